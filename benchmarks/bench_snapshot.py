@@ -48,8 +48,7 @@ from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import SampleOptions, encoded
-from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.probes.node_access.targets import targets
+from dstack.probes.node_access.targets import targets, thread_context_layout
 
 SIZES = (10, 25, 64)
 NUMBER = 25

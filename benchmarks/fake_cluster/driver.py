@@ -17,7 +17,7 @@ from benchmarks.fake_cluster.servers import SAMPLE
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import open_channel
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
-from dstack.probes.node_access.driver_messages import Reply, SampleRequest
+from dstack.probes.node_access.answers import Reply, SampleRequest
 from dstack.processes.child import Parent, outlive_parent
 
 

@@ -22,10 +22,9 @@ from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.node import wire
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.probes.node_access.targets import targets
+from dstack.probes.node_access.targets import targets, thread_context_layout
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
-from dstack.probes.ray_state.core_workers import core_workers, questions
+from dstack.probes.ray_state.workers import core_workers, questions
 
 FILE = Path(__file__).with_name("recorded.json.gz")
 NODES = "HRSPQ"

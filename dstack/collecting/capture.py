@@ -20,9 +20,8 @@ from dstack.collecting.collector import LONGER, Terms
 from dstack.errors import ClusterError, UsageError
 from dstack.files.snapshot_file import dumps
 from dstack.model.snapshot import Snapshot
-from dstack.probes.cluster import ClusterProbe
-from dstack.probes.node_access.session import ProbeSession
-from dstack.probes.polling import poll_cluster
+from dstack.probes.cluster import ClusterProbe, poll_cluster
+from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.processes.child import Parent
 from dstack.processes.gc_pause import GcPause
 

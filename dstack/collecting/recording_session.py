@@ -22,11 +22,10 @@ from dstack.model.recording import RecordedThread, Recording, RecordingOptions, 
 from dstack.model.snapshot import Sample, Snapshot, Worker
 from dstack.observed.node import Count, Failure, RecordedRound, SampledThread
 from dstack.observed.processes import Frame
-from dstack.probes.cluster_recorder import ClusterRecorder
+from dstack.probes.cluster_recorder import ClusterRecorder, NodeRound
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.node_readers import node_failure
-from dstack.probes.node_access.node_recorders import NodeRound
 from dstack.processes.child import Parent
 
 ROUND_S = 1.0

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from dstack.errors import ClusterError
-from dstack.model.snapshot import Sample, Snapshot, Worker, WorkerSample
-from dstack.observed.node import CoreWorkerReply, Failure
+from dstack.model.snapshot import ClusterPoll, Sample, Snapshot, Worker, WorkerPoll, WorkerSample
+from dstack.observed.node import CoreWorkerReply, Failure, NodeAnswer
 from dstack.observed.processes import Process
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node.wire import ReadingOptions
-from dstack.probes.node_access.node_readers import Extras, NodeReaders, Wanted
+from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
-from dstack.probes.node_access.session import Budget, ProbeSession
+from dstack.probes.observations import MergedAnswers, Observations, awaited_refs, ends_elsewhere, has_children
 from dstack.probes.ray_state.control_plane import (
     AGAIN,
     CHECK_GCS,
@@ -24,8 +24,6 @@ from dstack.probes.ray_state.control_plane import (
     take_inventory,
     take_roll,
 )
-from dstack.probes.ray_state.core_workers import ask_core_workers, questions, relevant_refs
-from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import (
     EndedTasks,
     ask_arrived_calls,
@@ -33,7 +31,7 @@ from dstack.probes.ray_state.task_events import (
     ask_history,
     ask_task_times,
 )
-from dstack.probes.record import MergedAnswers, Record, awaited_refs, ends_elsewhere, has_children
+from dstack.probes.ray_state.workers import Liveness, ask_core_workers, questions, relevant_refs
 from dstack.words import plural
 
 Progress = Callable[[str], None]
@@ -58,7 +56,7 @@ class ClusterProbe:
     """
 
     def __init__(self, session: ProbeSession, address: str | None, options: ReadingOptions, progress: Progress) -> None:
-        self._record = Record()
+        self._observed = Observations()
         self._pauses = options.pauses
         self._progress = progress
         progress("connecting")
@@ -95,11 +93,11 @@ class ClusterProbe:
             return
         alive = (node.node_id for node in inventory.nodes if node.alive)
         extras = Extras(
-            children=has_children(self._record.samples),
+            children=has_children(self._observed.samples),
             starting=True,
             reach=True,
             setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
-            tcp_ends=tuple(islice(ends_elsewhere(self._record.samples), MAX_TCP_ENDS)),
+            tcp_ends=tuple(islice(ends_elsewhere(self._observed.samples), MAX_TCP_ENDS)),
         )
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
@@ -117,12 +115,12 @@ class ClusterProbe:
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
         wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
         how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
-        found = MergedAnswers(self._record, workers, budget.sample, lambda _: (), self._inventory)
+        found = MergedAnswers(self._observed, workers, budget.sample, lambda _: (), self._inventory)
         self._note(self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True), found.add))
-        self._record.readings.append(
+        self._observed.readings.append(
             Sample(
-                began_s=self._record.since_began_s(budget.began),
-                ended_s=self._record.since_began_s(time.monotonic()),
+                began_s=self._observed.since_began_s(budget.began),
+                ended_s=self._observed.since_began_s(time.monotonic()),
                 workers=tuple(_worker_sample(one.worker_id, found.replies, found.processes) for one in workers),
                 tasks=tuple(task for answer in found.replies.values() for task in answer.tasks),
             )
@@ -132,32 +130,32 @@ class ClusterProbe:
         """Requests since when these tasks are in their states; :meth:`snapshot` adds the reply."""
         if task_ids and deadline_s > 0:
             timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
-            self._record.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
+            self._observed.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
 
     def ask_ended_tasks(self, deadline_s: float) -> None:
         """Requests which tasks failed and which calls are repeated; :meth:`snapshot` adds the reply."""
         timeout_s = min(ENDED_TIMEOUT_S, deadline_s)
         if timeout_s > 0 and any(not job.is_dead for job in self._inventory.jobs):
-            self._record.ended_tasks = begin(lambda: self._ended_tasks(timeout_s))
+            self._observed.ended_tasks = begin(lambda: self._ended_tasks(timeout_s))
 
     def _ended_tasks(self, timeout_s: float) -> EndedTasks:
         """The earliest time that any host's clock may show now."""
         jobs = self._inventory.jobs
         behind_s = min(
-            (self._record.assembly.with_host(n).clock_ahead_s or 0.0 for n in self._inventory.nodes), default=0.0
+            (self._observed.assembly.with_host(n).clock_ahead_s or 0.0 for n in self._inventory.nodes), default=0.0
         )
         return ask_ended_tasks(self.cluster, jobs, timeout_s, time.time() + min(0.0, behind_s))
 
     def ask_history(self, limit: int, deadline_s: float) -> None:
         """Requests the newest ``limit`` attempts of tasks; :meth:`snapshot` adds the reply."""
-        self._record.history = begin(lambda: ask_history(self.cluster, limit, deadline_s))
+        self._observed.history = begin(lambda: ask_history(self.cluster, limit, deadline_s))
 
     def snapshot(self, *, with_history: bool = True) -> Snapshot:
         """The snapshot of everything observed so far; waits for the history, if it was requested."""
-        return self._record.snapshot(self.cluster, self._inventory, self._liveness, with_history=with_history)
+        return self._observed.snapshot(self.cluster, self._inventory, self._liveness, with_history=with_history)
 
     def _note(self, failures: Iterable[Failure]) -> None:
-        self._record.failures += failures
+        self._observed.failures += failures
 
     def _second_inventory(self, budget: Budget) -> Inventory | None:
         """The control plane's current inventory; None, with a failure, if it is not the same cluster."""
@@ -180,7 +178,9 @@ class ClusterProbe:
         workers = self._liveness.to_ask(inventory.workers)
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
-        found = MergedAnswers(self._record, workers, budget.sample, lambda some: self._own_of(some, budget), inventory)
+        found = MergedAnswers(
+            self._observed, workers, budget.sample, lambda some: self._own_of(some, budget), inventory
+        )
         self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
         answers = found.replies
         answers |= self._ask_others(found, workers, budget)
@@ -193,7 +193,7 @@ class ClusterProbe:
         processes = self._complete(in_python, processes, budget)
         here = {worker.worker_id: answers[worker.worker_id] for worker in workers if worker.worker_id in answers}
         samples = [_worker_sample(worker.worker_id, here, processes) for worker in workers]
-        samples += self._record.add_starting(found.starting, inventory)
+        samples += self._observed.add_starting(found.starting, inventory)
         self._note(found.failures_of({one.worker_id for one in found.starting}))
         self._add(inventory, tuple(samples), here, wanted, budget)
 
@@ -234,7 +234,7 @@ class ClusterProbe:
 
     def _note_ended(self, budget: Budget) -> None:
         """Notes the workers that ended while they were read."""
-        failures = [failure for failure in self._record.failures_of(budget.sample) if failure.worker_id]
+        failures = [failure for failure in self._observed.failures_of(budget.sample) if failure.worker_id]
         self._liveness.note_ended(failures)
         if self._liveness.may_have_ended(failures):
             with contextlib.suppress(ClusterError):
@@ -245,17 +245,17 @@ class ClusterProbe:
 
         An agent's py-spy pauses the process that it reads.
         """
-        unread = unread_workers(workers, processes, self._record.failures_of(budget.sample))
+        unread = unread_workers(workers, processes, self._observed.failures_of(budget.sample))
         if not unread:
             return processes
         if not self._pauses:
             nodes = self._agents.present_on({worker.node_id for worker in unread}, budget.rpc_timeout_s())
-            self._record.failures = with_pause_as_remedy(self._record.failures, unread, nodes, budget.sample)
+            self._observed.failures = with_pause_as_remedy(self._observed.failures, unread, nodes, budget.sample)
             return processes
         self._progress(f"asking Ray's agents for {plural(len(unread), 'process', 'processes')}")
         answer, failures = self._agents.stacks_of(unread, self._inventory.jobs, budget.deadline, budget.sample)
         self._note(f for f in failures if f.worker_id or f.node_id not in self._liveness.given_up)
-        return completed(processes, self._record.assembly.add([], answer, budget.sample)[0])
+        return completed(processes, self._observed.assembly.add([], answer, budget.sample)[0])
 
     def _add(
         self,
@@ -267,17 +267,17 @@ class ClusterProbe:
     ) -> None:
         """Adds the sample to the record, with the refs and the arrived calls that matter for its waits."""
         arrived = self._arrived_calls(answers, budget)
-        self._record.note_refs([ref for answer in answers.values() for ref in answer.refs])
-        of_first = (one.workers for one in self._record.samples[:1])
+        self._observed.note_refs([ref for answer in answers.values() for ref in answer.refs])
+        of_first = (one.workers for one in self._observed.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)
         awaited |= awaited_refs(
-            one.process for reading in self._record.readings for one in reading.workers if one.process
+            one.process for reading in self._observed.readings for one in reading.workers if one.process
         )
-        self._record.samples.append(
+        self._observed.samples.append(
             Sample(
-                began_s=self._record.since_began_s(budget.began),
-                ended_s=self._record.since_began_s(time.monotonic()),
+                began_s=self._observed.since_began_s(budget.began),
+                ended_s=self._observed.since_began_s(time.monotonic()),
                 workers=workers,
                 tasks=tuple(task for answer in answers.values() for task in answer.tasks),
                 refs=tuple(relevant_refs(answers.values(), awaited, unknown)),
@@ -319,4 +319,62 @@ def _worker_sample(worker_id: str, answers: Answers, processes: Mapping[str, Pro
         held=answer.held if answer else {},
         argument_bytes=answer.argument_bytes if answer else 0,
         process=processes.get(worker_id),
+    )
+
+
+POLLED_TASKS = 5000
+"""The most tasks that one worker lists in a poll. Ray cuts to an arbitrary subset; above it only counters are used."""
+
+
+def poll_cluster(
+    session: ProbeSession, address: str | None, timeout_s: float, *, with_jobs: bool = False
+) -> ClusterPoll:
+    """Polls all workers, and lists jobs ``with_jobs``. Raises :class:`dstack.ClusterError` if the GCS lists none."""
+    cluster, had_probes = session.connect(address), session.has_probes
+    budget = Budget.of(1, timeout_s)
+    roll = take_roll(cluster, budget.rpc_timeout_s(), with_jobs=with_jobs)
+    workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
+    jobs = roll.jobs
+    replies, ended = _replies(session, cluster, roll, workers, budget)
+    if session.has_probes and not had_probes:
+        roll = take_roll(cluster, budget.rpc_timeout_s())  # the job of the new probes is dstack's own
+    return ClusterPoll(
+        workers=tuple(
+            _worker(one, replies[one.worker_id])
+            for one in workers
+            if one.worker_id in replies and replies[one.worker_id].job_id not in roll.own_jobs
+        ),
+        silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
+        jobs=jobs,
+        nodes=len(roll.nodes),
+    )
+
+
+def _replies(
+    session: ProbeSession, cluster: Cluster, roll: Inventory, workers: Sequence[Worker], budget: Budget
+) -> tuple[dict[str, CoreWorkerReply], set[str]]:
+    """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
+    liveness = Liveness()
+    how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=POLLED_TASKS, details=False, with_refs=False)
+    readers = NodeReaders(session, ReadingOptions(), liveness, lambda _: None)
+    answers: list[NodeAnswer] = []
+    readers.read(Wanted(workers), how, roll, budget, Extras(), lambda reading: answers.append(reading.answer))
+    replies = {worker_id: reply for answer in answers for worker_id, reply in answer.core_workers.items()}
+    causes = {one.worker_id: one.cause for answer in answers for one in answer.failures if one.worker_id}
+    unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
+    if others := [one for one in unasked if one.node_id not in liveness.unreachable]:
+        how["timeout_s"] = budget.rpc_timeout_s()
+        found, failures = ask_core_workers(others, how, budget.deadline)
+        replies |= found
+        causes |= {one.worker_id or "": one.cause for one in failures}
+    return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}
+
+
+def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
+    return WorkerPoll(
+        worker_id=worker.worker_id,
+        is_driver=worker.is_driver,
+        running=reply.running_task_ids,
+        pending=None if reply.is_cut else reply.task_states,
+        counters=reply.counters,
     )

@@ -14,7 +14,7 @@ from dstack.model.snapshot import Job, Node, Sample, Snapshot, Worker, WorkerSam
 from dstack.model.vertex_keys import ChildThreadKey, Key, ThreadKey
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import Target
-from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.observations import Assembly
 from tests.kernel_worlds.stage import Stage
 from tests.kernel_worlds.world import World
 from tests.sampling import OPTIONS

@@ -1,7 +1,7 @@
 """What Ray keeps in the memory of its workers: ObjectRefs, ids, and the task of each thread and asyncio task.
 
 The task of a thread is in the core worker's thread-local storage. The layout of ``_raylet.so`` comes from
-:mod:`dstack.probes.node_access.raylet_symbols`. Right for tasks on the main thread and for threaded actors; threads of
+:mod:`dstack.probes.node_access.targets`. Right for tasks on the main thread and for threaded actors; threads of
 event loops hold ids that mean nothing. Seen on Ray 2.46 and 2.60 with glibc 2.31 to 2.36 on x86-64. The task of an
 asyncio task is in its context variables.
 """

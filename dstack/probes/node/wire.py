@@ -37,7 +37,7 @@ class ReadingOptions:
 
 
 class ThreadContext(TypedDict):
-    """Where ``_raylet.so`` keeps a thread's task, from ``raylet_symbols``; offsets in bytes."""
+    """Where ``_raylet.so`` keeps a thread's task, from ``node_access.targets``; offsets in bytes."""
 
     note_at: int
     note: str

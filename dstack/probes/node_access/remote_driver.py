@@ -1,6 +1,6 @@
 """The child process that holds dstack's Ray connection, and the probes on other nodes.
 
-It receives a request (:mod:`dstack.probes.node_access.driver_messages`) and sends ``joined`` when it has joined the
+It receives a request (:mod:`dstack.probes.node_access.answers`) and sends ``joined`` when it has joined the
 cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node, or for each round of each node. It ends
 with its parent, and its actors end with it.
 """
@@ -34,8 +34,7 @@ from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
 from dstack.probes.node.pyspy import find_pyspy
-from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import RecordRequest, Reply, RoundReply, SampleRequest
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure, RecordRequest, Reply, RoundReply, SampleRequest
 from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
 from dstack.processes.child import Parent, outlive_parent

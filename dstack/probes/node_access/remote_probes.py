@@ -26,8 +26,15 @@ from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
-from dstack.probes.node_access.answers import NodeFailure, result_of, unpacked
-from dstack.probes.node_access.driver_messages import NodeParts, RecordRequest, Reply, SampleRequest
+from dstack.probes.node_access.answers import (
+    NodeFailure,
+    NodeParts,
+    RecordRequest,
+    Reply,
+    SampleRequest,
+    result_of,
+    unpacked,
+)
 from dstack.processes.child import Child, Message
 
 Result = NodeAnswer | NodeFailure

@@ -17,9 +17,10 @@ from typing import Any
 
 from dstack.model.snapshot import FunctionTimes, RecentEnds, RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2
-from dstack.probes.ray_state.task_rows import event_time
 from dstack.words import grouped
 
+LATEST = 253_370_764_799.0
+"""The end of the calendar; later times are invalid."""
 WINDOW_S = 10.0
 """How far back from the newest event of a caller its calls are counted."""
 MIN_CALLS = 3
@@ -35,6 +36,12 @@ REPORTED_S = 3.0
 """The time after which the GCS has a call's events: each process reports once a second."""
 
 CallKey = tuple[str, str, str]
+
+
+def event_time(ns: int | None) -> float | None:
+    """Unix seconds of a time in task events; None if it is absent or invalid."""
+    seconds = (ns or 0) / 1e9
+    return seconds if 0 < seconds < LATEST else None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ REMOTE = """
 import sys, time
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import take_inventory
-from dstack.probes.ray_state.core_workers import questions
+from dstack.probes.ray_state.workers import questions
 from dstack.probes.node_access.remote_probes import RemoteProbes
 cluster = connect(sys.argv[1])
 nodes = {node.node_id: {"workers": [], "targets": []} for node in take_inventory(cluster, 10).nodes}
@@ -122,7 +122,7 @@ def test_a_watch_opens_only_its_metrics_port_and_leaks_no_token(hanging: Example
 
         places = {place for found in family.listening.values() for place in found}
         assert [ip for ip, _ in places] == ["127.0.0.1"] * (len(metrics) // 2)
-        assert any("dstack.collecting.collector" in one for one in family.commands), "the family was recorded"
+        assert any("dstack.collecting.capture" in one for one in family.commands), "the family was recorded"
         assert not [one for one in family.commands if token_of(hanging) in one]
         assert token_of(hanging) not in watch.log.read_text()
         files = list(folder.iterdir())
@@ -142,7 +142,7 @@ def test_the_terminal_ui_opens_no_port(hanging: Example) -> None:
         screen.wait_for("ended 0")
 
     assert family.listening == {}
-    assert any("dstack.collecting.collector" in one for one in family.commands), "the family was recorded"
+    assert any("dstack.collecting.capture" in one for one in family.commands), "the family was recorded"
     assert not [one for one in family.commands if token_of(hanging) in one]
 
 

@@ -15,7 +15,7 @@ from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, producer_task_id
 from dstack.observed.calls import Call, Refs
 from dstack.observed.processes import Thread
-from dstack.probes.node_access.raylet_symbols import thread_context_layout
+from dstack.probes.node_access.targets import thread_context_layout
 from tests.clusters.dstack_command import check, dstack, settled_check
 from tests.clusters.ray_clusters import Example, run_example
 from tests.clusters.shared_cluster import SharedCluster

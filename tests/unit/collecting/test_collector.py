@@ -47,9 +47,8 @@ def take(session, address, terms, *, progress, early):
 {body}
     return example
 
-sys.modules["dstack.probes.cluster"] = types.SimpleNamespace(ClusterProbe=None)
-sys.modules["dstack.probes.polling"] = types.SimpleNamespace(poll_cluster=None)
-sys.modules["dstack.probes.node_access.session"] = types.SimpleNamespace(ProbeSession=Session)
+sys.modules["dstack.probes.cluster"] = types.SimpleNamespace(ClusterProbe=None, poll_cluster=None)
+sys.modules["dstack.probes.node_access.node_readers"] = types.SimpleNamespace(ProbeSession=Session)
 from dstack.collecting import capture
 capture.take = take
 """

@@ -21,9 +21,8 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node.core_worker_calls import CoreWorkers, Replies
 from dstack.probes.node.wire import ReadingOptions
-from dstack.probes.node_access import node_readers, session
-from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import NodeParts
+from dstack.probes.node_access import node_readers
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure, NodeParts
 from dstack.probes.node_access.ray_agents import Agents
 from dstack.probes.node_access.remote_probes import Result
 from dstack.probes.ray_state.control_plane import Inventory
@@ -115,7 +114,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(session, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
+    monkeypatch.setattr(node_readers, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
     monkeypatch.setattr(probes, "take_roll", simulated.roll)
     monkeypatch.setattr(probes, "ask_core_workers", simulated.ask_from_here)
@@ -123,14 +122,14 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(node_readers, "thread_context_layout", lambda: None)
     monkeypatch.setattr(Agents, "stacks_of", simulated.stacks)
     monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)
-    monkeypatch.setattr(session, "RemoteProbes", Remote)
+    monkeypatch.setattr(node_readers, "RemoteProbes", Remote)
     return simulated
 
 
 def began_at(
     again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: ReadingOptions = DEFAULT
 ) -> Snapshot:
-    probe = ClusterProbe(session.ProbeSession(), None, options, lambda text: None)
+    probe = ClusterProbe(node_readers.ProbeSession(), None, options, lambda text: None)
     probe.take_first_sample(DEADLINE_S)
     if again:
         probe.take_second_sample(again(of), DEADLINE_S)

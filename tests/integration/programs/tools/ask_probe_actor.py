@@ -19,11 +19,10 @@ from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node.wire import NodeRequest
 from dstack.probes.node_access.answers import unpacked
-from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.remote_driver import pickle_by_value
-from dstack.probes.node_access.targets import targets
+from dstack.probes.node_access.targets import targets, thread_context_layout
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE, take_inventory
-from dstack.probes.ray_state.core_workers import ask_core_workers, core_workers, questions
+from dstack.probes.ray_state.workers import ask_core_workers, core_workers, questions
 
 TIMEOUT_S = 60.0
 

@@ -11,7 +11,7 @@ from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.model.vertex_facts import assumption
 from dstack.observed.processes import Process
 from dstack.probes.node_access.answers import unpacked
-from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.observations import Assembly
 from tests.unit.analysis.graph.coroutine_scenes import async_call, labels
 from tests.unit.scenes import SELECT, Scene, SceneCoroutine, SceneProcess, groups_of
 

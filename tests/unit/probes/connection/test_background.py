@@ -15,8 +15,8 @@ from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node.wire import ReadingOptions
-from dstack.probes.node_access import node_readers, session
-from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.node_access import node_readers
+from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory
 from tests.unit.probes.replies import replied
 
@@ -65,12 +65,12 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
             asked.append(1)
             released.wait()
 
-    monkeypatch.setattr(session, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
+    monkeypatch.setattr(node_readers, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(cluster, "take_inventory", lambda *_, **__: inventory)
     monkeypatch.setattr(cluster, "take_roll", lambda *_: inventory)
     monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: reply}, []))
     monkeypatch.setattr(node_readers, "thread_context_layout", released.wait)
-    monkeypatch.setattr(session, "NodeProbe", Blocked)
+    monkeypatch.setattr(node_readers, "NodeProbe", Blocked)
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
     probe = ClusterProbe(ProbeSession(), None, ReadingOptions(), lambda _: None)

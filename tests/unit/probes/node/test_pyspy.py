@@ -33,7 +33,7 @@ from dstack.probes.node.target_process import Problem, ProcessReading, ReadReque
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 from dstack.probes.node.wire import SampleOptions, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
-from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.observations import Assembly
 from tests.fuzzing.effort import tries
 from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS

@@ -1,7 +1,8 @@
-"""Task events of the GCS: the attempts of a history, and ended tasks of live jobs."""
+"""Task events of the GCS: attempts of a history, failed tasks in synthetic rows, and ended tasks of live jobs."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,142 @@ from dstack.observed.node import Ref, Task
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import Call, CallFailure
+from dstack.probes.observations import Observations
 from dstack.probes.ray_state import task_events
-from dstack.probes.ray_state.task_events import MAX_EXCLUDED, ask_ended_tasks, ask_history, history_of, object_bytes
-from dstack.probes.record import Record
+from dstack.probes.ray_state.task_events import (
+    MAX_ERROR,
+    MAX_EXCLUDED,
+    MAX_TASKS,
+    Place,
+    ask_ended_tasks,
+    ask_history,
+    failed_tasks,
+    first_line_of_error,
+    history_of,
+    innermost_place,
+    object_bytes,
+)
+
+FAILED, ACTOR, WORKER, NODE = "1a" * 24, "2b" * 16, "3c" * 28, "4d" * 28
+TRACEBACK = """Traceback (most recent call last):
+  File "python/ray/_raylet.pyx", line 2306, in ray._raylet.execute_task
+  File "/usr/lib/python3/site-packages/ray/_private/function_manager.py", line 740, in actor_method_executor
+    return method(__ray_actor, *args, **kwargs)
+  File "/srv/app/model.py", line 31, in execute_model
+    return self.forward(batch)
+           ^^^^^^^^^^^^^^^^^^^
+  File "/usr/lib/python3.11/site-packages/torch/nn/module.py", line 7, in forward
+    raise RuntimeError("out of memory")
+RuntimeError: out of memory
+tried to allocate 2 GiB
+"""
+
+
+def failed_row(**fields: Any) -> Any:
+    """A failed actor call's row; ``details`` is the JSON that its executor reported, if any."""
+    made = gcs_pb2.TaskEvents(
+        task_id=bytes.fromhex(fields.get("task_id", FAILED)),
+        attempt_number=fields.get("attempt", 0),
+        job_id=bytes.fromhex(JOB),
+    )
+    made.task_info.name = "Worker.execute_model"
+    made.task_info.type = common_pb2.ACTOR_TASK
+    made.task_info.actor_id = bytes.fromhex(ACTOR)
+    state = made.state_updates
+    state.node_id, state.worker_id, state.worker_pid = bytes.fromhex(NODE), bytes.fromhex(WORKER), 7
+    state.error_info.error_type = fields.get("error_type", common_pb2.TASK_EXECUTION_EXCEPTION)
+    state.error_info.error_message = fields.get("message", "")
+    state.state_ts_ns[common_pb2.FAILED] = int(fields.get("failed_at", NOW) * 1e9)
+    if "details" in fields:
+        made.profile_events.events.add(event_name="task:execute", extra_data=fields["details"])
+    return made
+
+
+def details(**fields: str) -> str:
+    known = {"type": "<class 'RuntimeError'>", "value": "out of memory\ntried to allocate", "traceback": TRACEBACK}
+    return json.dumps({**known, **fields})
+
+
+def test_a_failed_call_has_its_error_and_the_users_line() -> None:
+    (task,) = failed_tasks([failed_row(details=details())])
+
+    assert (task.task_id, task.name, task.job_id, task.actor_id) == (FAILED, "Worker.execute_model", JOB, ACTOR)
+    assert (task.worker_id, task.node_id, task.pid, task.failed_at) == (WORKER, NODE, 7, NOW)
+    assert task.error_type == "TASK_EXECUTION_EXCEPTION"
+    assert task.error == "RuntimeError: out of memory"
+    assert (task.file, task.line, task.source) == ("/srv/app/model.py", 31, "return self.forward(batch)")
+
+
+def test_the_end_of_the_message_is_the_fallback_for_the_executors_traceback() -> None:
+    message = f"User exception:\n\x1b[36mray::Worker.execute_model()\x1b[39m (pid=7, ip=10.0.0.1)\n{TRACEBACK}"
+
+    (task,) = failed_tasks([failed_row(message=message)])
+
+    assert task.error == "RuntimeError: out of memory"
+    assert (task.file, task.line, task.source) == ("/srv/app/model.py", 31, "return self.forward(batch)")
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", '{"type": 3}', "{}", '"' + "x" * 300_000 + '"', '{"type": "\\ud800'])
+def test_details_that_cannot_be_parsed_are_left_out(broken: str) -> None:
+    (task,) = failed_tasks([failed_row(details=broken, message="RpcError: Socket closed")])
+
+    assert task.error == "RpcError: Socket closed"
+    assert (task.file, task.line) == (None, None)
+
+
+def test_a_task_has_its_last_attempt() -> None:
+    rows = [failed_row(attempt=1, failed_at=NOW + 1), failed_row(attempt=0), failed_row(attempt=2, failed_at=NOW + 2)]
+
+    (task,) = failed_tasks(rows)
+
+    assert (task.attempt, task.failed_at) == (2, NOW + 2)
+
+
+def test_the_newest_failed_tasks_are_kept() -> None:
+    rows = [failed_row(task_id=f"{i:048x}", failed_at=NOW + i) for i in range(MAX_TASKS + 50)]
+
+    found = failed_tasks(rows)
+
+    assert [task.failed_at for task in found] == [NOW + i for i in reversed(range(50, MAX_TASKS + 50))]
+
+
+def test_unknown_enum_values_and_times_are_empty() -> None:
+    (task,) = failed_tasks([failed_row(error_type=9999, failed_at=0.0)])
+
+    assert (task.error_type, task.failed_at, task.error) == ("", None, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "error"),
+    [
+        ("<class 'app.Outer.<locals>.Bad'>", "no room", "Bad: no room"),
+        ("<class 'KeyError'>", "", "KeyError"),
+        ("<class 'ValueError'>", "v" * 1000, "ValueError: " + "v" * (MAX_ERROR - 12)),
+        ("<class 'ray.exceptions.RayTaskError(KeyError)'>", TRACEBACK, "RuntimeError: out of memory"),
+        ("no class", "x", "no class: x"),
+    ],
+)
+def test_an_exception_is_named_by_its_class_without_its_module(kind: str, value: str, error: str) -> None:
+    (task,) = failed_tasks([failed_row(details=details(type=kind, value=value))])
+
+    assert task.error == error
+
+
+def test_the_position_is_that_of_the_last_exception() -> None:
+    cause = '  File "/srv/app/cause.py", line 1, in f\nKeyError: 1\n\nThe above exception was the direct cause of the'
+    chained = f'{cause} following exception:\n\n  File "/srv/app/outer.py", line 2, in g\nValueError: 2\n'
+
+    assert innermost_place(chained) == Place("/srv/app/outer.py", 2)
+    assert first_line_of_error(chained) == "ValueError: 2"
+
+
+def test_a_message_without_a_traceback_is_its_first_line() -> None:
+    died = "The actor is dead. Some common causes include: (1) the process was killed by the OOM killer"
+
+    assert first_line_of_error(died) == "The actor is dead."
+    assert first_line_of_error("User exception:\nray::f() (pid=7)\n   ^^^\nKeyError: 'inner'\n") == "KeyError: 'inner'"
+    assert innermost_place("no traceback at all") is None
+
 
 NOW = 1.7e9
 JOB, DRIVER = "01000000", "f" * 40 + "01000000"
@@ -196,7 +330,7 @@ def test_a_missing_reply_keeps_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_failed_task_is_held_while_a_process_has_its_ref_and_not_failed_while_it_is_retried() -> None:
-    record = Record(began=time.monotonic())
+    record = Observations(began=time.monotonic())
     held, released, retried = (FailedTask(task_id=letter * 48, name=letter, job_id=LIVE.job_id) for letter in "abc")
     task = Task(
         task_id=retried.task_id, owner_id="", name="c", kind="NORMAL_TASK", state="PENDING_NODE_ASSIGNMENT", job_id=""

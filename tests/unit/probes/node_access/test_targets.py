@@ -10,7 +10,7 @@ from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
-from dstack.probes.node_access.raylet_symbols import R_X86_64_DTPMOD64, THREAD_CONTEXT, thread_context_layout
+from dstack.probes.node_access.targets import R_X86_64_DTPMOD64, THREAD_CONTEXT, thread_context_layout
 
 
 def library() -> Path:

@@ -1,6 +1,7 @@
 """Collects the observations of one cluster, and makes snapshots of them.
 
-The answers of nodes are merged as they arrive, while others are awaited.
+The answers of nodes are merged as they arrive, while others are awaited: their frames and stacks become those of one
+table.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
+from dstack.files.snapshot_file import MAX_FRAMES
 from dstack.model.snapshot import (
     ACTOR_HANDLE,
     FailedTask,
+    Node,
     Sample,
     Snapshot,
     TaskHistory,
@@ -30,24 +35,153 @@ from dstack.observed.node import (
     CoreWorkerReply,
     EnvironmentSetup,
     Failure,
+    HostFigures,
     NodeAnswer,
     RayletReport,
     Ref,
     StartingWorker,
 )
-from dstack.observed.processes import Process
+from dstack.observed.processes import EndedTask, Frame, Process
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
-from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.probes.node_access.node_readers import Reading
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
-from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import EndedTasks, object_bytes
+from dstack.probes.ray_state.workers import Liveness
 from dstack.version import __version__
+
+_T = TypeVar("_T")
+
+
+class Table(Generic[_T]):
+    """Distinct ``items``, each with an index."""
+
+    def __init__(self) -> None:
+        self.items: list[_T] = []
+        self._indices: dict[_T, int] = {}
+
+    def enter(self, item: _T) -> int:
+        """The index of an item, which is added if it is new."""
+        index = self._indices.setdefault(item, len(self.items))
+        if index == len(self.items):
+            self.items.append(item)
+        return index
+
+
+class Assembly:
+    """The tables of one snapshot, over all nodes and samples."""
+
+    def __init__(self) -> None:
+        self._frames: Table[Frame] = Table()
+        self._stacks: Table[tuple[int, ...]] = Table()
+        self.sources: dict[str, dict[int, str]] = {}
+        self._hosts: dict[str, tuple[HostFigures, float | None]] = {}
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Every distinct frame, in the order of their indices."""
+        return tuple(self._frames.items)
+
+    @property
+    def stacks(self) -> tuple[tuple[int, ...], ...]:
+        """Every distinct stack as indices of frames, in the order of their indices."""
+        return tuple(self._stacks.items)
+
+    def with_host(self, node: Node) -> Node:
+        """The node with the figures of its host, if its probe has answered."""
+        if node.node_id not in self._hosts:
+            return node
+        host, clock_ahead_s = self._hosts[node.node_id]
+        return replace(node, host=host, clock_ahead_s=clock_ahead_s)
+
+    def add(
+        self,
+        node_ids: Iterable[str],
+        answer: NodeAnswer,
+        sample: int,
+        among: Collection[str] | None = None,
+        clock_ahead_s: float | None = None,
+    ) -> tuple[dict[str, Process], list[Failure]]:
+        """Adds one probe's answer; returns its processes by worker id, and the failures.
+
+        Adds only processes ``among`` the known workers, and all that are starting, with their frames, stacks and
+        sources. The answer is used up: the stacks of its processes become indices of :attr:`stacks`. ``clock_ahead_s``
+        is that of :class:`dstack.model.snapshot.Node`. Raises :class:`MalformedAnswer`.
+        """
+        processes = {id: process for id, process in answer.processes.items() if among is None or id in among}
+        placing = _Placing(answer, self._frames, self._stacks, self.sources)
+        try:
+            placed = [*processes.values(), *(worker.process for worker in answer.starting)]
+            for process in placed:
+                placing.place(process)
+            _require_bounded(placed, self._stacks.items)
+        except (LookupError, ValueError) as error:
+            raise MalformedAnswer from error
+        if answer.host:
+            self._hosts.update(dict.fromkeys(node_ids, (answer.host, clock_ahead_s)))
+        return processes, [dataclasses.replace(failure, sample=sample) for failure in answer.failures]
+
+
+class _Placing:
+    """Enters the stacks of one answer into the snapshot's tables, each once."""
+
+    def __init__(
+        self,
+        answer: NodeAnswer,
+        frames: Table[Frame],
+        stacks: Table[tuple[int, ...]],
+        sources: dict[str, dict[int, str]],
+    ) -> None:
+        self._answer = answer
+        self._answered_sources = dict(answer.sources)
+        self._frames = frames
+        self._stacks = stacks
+        self._sources = sources
+        self._placed: dict[int, int] = {}
+        self._placed_frames: dict[int, int] = {}
+
+    def place(self, process: Process) -> None:
+        """Replaces the stacks of the process by those in the snapshot's table."""
+        if any(child.children for child in process.children):
+            raise ValueError("children of a child process")
+        for execution in process.with_stacks():
+            # In place: nothing else has these values yet, and copies of 100,000 threads would take 0.3 s.
+            object.__setattr__(execution, "stack", self._stack(execution.stack))
+
+    def _stack(self, index: int) -> int:
+        if index not in self._placed:
+            self._placed[index] = self._stacks.enter(tuple(map(self._frame, _item(self._answer.stacks, index))))
+        return self._placed[index]
+
+    def _frame(self, index: int) -> int:
+        if index not in self._placed_frames:
+            frame = _item(self._answer.frames, index)
+            self._placed_frames[index] = self._frames.enter(frame)
+            if lines := self._answered_sources.pop(frame.file, None):
+                self._sources.setdefault(frame.file, {}).update(lines)
+        return self._placed_frames[index]
+
+
+def _item(items: Sequence[_T], index: int) -> _T:
+    """The item; unlike in Python, a negative index raises :class:`IndexError`."""
+    if index < 0:
+        raise IndexError(index)
+    return items[index]
+
+
+def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
+    """Raises :class:`ValueError` unless every call has its frame, and a snapshot file may have as many frames."""
+    executions = list(chain.from_iterable(process.with_stacks() for process in processes))
+    calls = ((one.call, one.stack) for one in executions if not isinstance(one, EndedTask) and one.call)
+    if any(call.frame >= max(1, len(stacks[stack])) for call, stack in calls):
+        raise ValueError("a call without its frame")
+    if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
+        raise ValueError("too many frames")
 
 
 @dataclass
-class Record:
+class Observations:
     """Samples, partial samples, failures, and requests for task events.
 
     ``starting`` are the workers of any sample that Ray did not list then, by id. ``holders`` are, by task, the workers
@@ -210,7 +344,7 @@ class MergedAnswers:
 
     def __init__(
         self,
-        record: Record,
+        record: Observations,
         workers: Iterable[Worker],
         sample: int,
         own_of: Callable[[Mapping[str, CoreWorkerReply]], Collection[str]],
@@ -223,7 +357,7 @@ class MergedAnswers:
         self._inventory = inventory
         self._failures: list[Failure] = []
         self._node_of = {worker.worker_id: worker.node_id for worker in workers}
-        self._record = record
+        self._observed = record
         self._sample = sample
         self._own_of = own_of
 
@@ -233,12 +367,12 @@ class MergedAnswers:
         answer = dataclasses.replace(reading.answer, starting=tuple(filter(self._inventory.is_unlisted, starting)))
         replies = {id: one for id, one in answer.core_workers.items() if self._node_of.get(id) in reading.nodes}
         kept = self._node_of.keys() - self._own_of(replies)
-        processes, failures = self._record.assembly.add(
+        processes, failures = self._observed.assembly.add(
             reading.nodes, answer, self._sample, kept, reading.clock_ahead_s
         )
-        self._record.add_setups(answer)
-        self._record.add_tcp_ends(reading)
-        self._record.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
+        self._observed.add_setups(answer)
+        self._observed.add_tcp_ends(reading)
+        self._observed.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
         self.replies.update(replies)
         self.processes.update(processes)
         self.starting += answer.starting

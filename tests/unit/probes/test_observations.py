@@ -1,4 +1,4 @@
-"""A node's answer is accepted as valid or rejected as a whole, because nodes are not trusted."""
+"""Answers of nodes are accepted whole or rejected, as nodes are not trusted, and merged without dstack's processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import dumps, loads
-from dstack.model.snapshot import Node, Sample, Snapshot, WorkerSample
-from dstack.observed.node import Cause, Disk, Gpu, HostFigures, NodeAnswer
-from dstack.probes import node
+from dstack.model.snapshot import GoneWorker, Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.node import Cause, Disk, Gpu, HostFigures, NodeAnswer, StartingWorker
+from dstack.observed.processes import Frame, Process, Thread
+from dstack.probes import node, observations
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access import assemble
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked
-from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.node_access.node_readers import Reading
+from dstack.probes.observations import Assembly, MergedAnswers, Observations
+from dstack.probes.ray_state.control_plane import Inventory
 from dstack.report.text import report_text
 from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
@@ -112,7 +114,7 @@ def test_a_call_outside_of_its_stack_is_rejected(is_child: bool) -> None:
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_too_many_frames_are_rejected(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
+    monkeypatch.setattr(observations, "MAX_FRAMES", 1_000)
     assert snapshot_of(reply(100, one_thread(count=10), is_child=is_child))
 
     with pytest.raises(MalformedAnswer):
@@ -198,3 +200,69 @@ def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
     named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
 
     assert {"permission", "namespace", "ended", "timeout"} <= named <= {*get_args(Cause), "other"}
+
+
+WORKERS = [Worker(worker_id=name, node_id="n", ip="10.0.0.1", port=1, pid=1) for name in ("own", "theirs")]
+
+
+def process(stack: int) -> Process:
+    thread = Thread(os_thread_id=1, name="", stack=stack, role="task")
+    return Process(pid=1, started_at=0.0, threads=(thread,))
+
+
+def test_nothing_of_own_processes_is_kept() -> None:
+    record = Observations()
+    answer = NodeAnswer(
+        frames=tuple(Frame(function=function, file=f"{function}.py", line=1) for function in ("probe", "work")),
+        stacks=((0,), (1,)),
+        sources={"probe.py": {1: "probe()"}, "work.py": {1: "work()"}},
+        processes={"own": process(0), "theirs": process(1)},
+        clock=(0.0, 0.0),
+    )
+
+    merged = MergedAnswers(record, WORKERS, 1, lambda _: ["own"], Inventory())
+    merged.add(Reading(["n"], answer))
+
+    assert list(merged.processes) == ["theirs"]
+    assert [frame.function for frame in record.assembly.frames] == ["work"]
+    assert list(record.assembly.sources) == ["work.py"]
+
+
+def test_workers_that_ray_lists_or_that_run_for_others_are_not_starting() -> None:
+    record = Observations()
+    listed = Worker(worker_id="listed", node_id="n", ip="10.0.0.1", port=5, pid=5)
+    gone = GoneWorker(worker_id="gone", node_id="n", pid=6)
+    inventory = Inventory(
+        nodes=(Node(node_id="n", ip="10.0.0.1"),),
+        jobs=(Job(job_id="01000000"),),
+        workers=(listed,),
+        gone_workers={"gone": gone},
+    )
+    ids = (
+        ("new", 1, "n", "01000000"),
+        ("any", 2, "n", None),
+        ("own", 3, "n", "02000000"),
+        ("elsewhere", 4, "m", None),
+        ("same", 5, "n", None),
+        ("gone", 6, "n", None),
+        ("listed", 7, "n", None),
+    )
+    starting = tuple(
+        StartingWorker(
+            worker_id=worker_id,
+            node_id=node_id,
+            job_id=job_id,
+            process=Process(pid=pid, started_at=0.0, starting="import"),
+        )
+        for worker_id, pid, node_id, job_id in ids
+    )
+
+    merged = MergedAnswers(record, [listed], 1, lambda _: (), inventory)
+    merged.add(Reading(["n"], NodeAnswer(clock=(0.0, 0.0), starting=starting)))
+    samples = list(record.add_starting(merged.starting, inventory))
+
+    assert [sample.worker_id for sample in samples] == ["new", "any"]
+    assert all(sample.running_task_ids == () for sample in samples)
+    assert record.starting["new"] == Worker(
+        worker_id="new", node_id="n", ip="10.0.0.1", port=0, pid=1, job_id="01000000"
+    )
