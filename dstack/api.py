@@ -16,8 +16,8 @@ from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
 from dstack.errors import ClusterError, UsageError
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Snapshot
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
-from dstack.probes.node.wire import ReadingOptions
 from dstack.report.not_observed import gaps_in_words
 from dstack.report.text import report_text
 from dstack.words import SHOWN

@@ -88,7 +88,7 @@ def snapshot(
 
         require_writable(output, force=force)
     from dstack.collecting.collector import SAVED_HISTORY, WHOLE_HISTORY, Terms
-    from dstack.probes.node.wire import ReadingOptions
+    from dstack.observed.reading_options import ReadingOptions
 
     kept = WHOLE_HISTORY if history else SAVED_HISTORY if output and history is None else 0
     options = ReadingOptions(native=native, locals=with_locals, pause=pause)
@@ -175,7 +175,7 @@ def check(
         diagnosis = print_snapshot(load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
     else:
         from dstack.collecting.collector import Terms
-        from dstack.probes.node.wire import ReadingOptions
+        from dstack.observed.reading_options import ReadingOptions
 
         explain = partial(explained, job=job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
         terms = Terms(timeout_s, ReadingOptions(native=native, pause=pause), watch_s)

@@ -85,7 +85,7 @@ def stacks(
         snapshot = load_snapshot(file)
     else:
         from dstack.collecting.collector import Terms
-        from dstack.probes.node.wire import ReadingOptions
+        from dstack.observed.reading_options import ReadingOptions
 
         snapshot = take_snapshot(address, Terms(timeout_s, ReadingOptions(native=native, pause=pause)))
     from dstack.analysis.views.all_stacks import ChosenStacks

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from dstack.errors import ClusterError, DstackError
-from dstack.probes.node.wire import ReadingOptions
+from dstack.observed.reading_options import ReadingOptions
 from dstack.processes.child import Child, Message
 
 if TYPE_CHECKING:

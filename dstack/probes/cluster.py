@@ -11,9 +11,9 @@ from dstack.errors import ClusterError
 from dstack.model.snapshot import ClusterPoll, Sample, Snapshot, Worker, WorkerPoll, WorkerSample
 from dstack.observed.node import CoreWorkerReply, Failure, NodeAnswer
 from dstack.observed.processes import Process
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node.wire import ReadingOptions
 from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.observations import MergedAnswers, Observations, awaited_refs, ends_elsewhere, has_children

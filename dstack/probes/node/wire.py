@@ -10,30 +10,10 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypedDict, final
 
 from dstack.observed.calls import Need
 from dstack.observed.node import NodeAnswer, RecordedRound
-
-
-@dataclass(frozen=True)
-class ReadingOptions:
-    """How the user wants processes to be read.
-
-    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
-    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
-    signalled.
-    """
-
-    native: bool = False
-    locals: bool = False
-    pause: bool = False
-
-    @property
-    def pauses(self) -> bool:
-        """Whether a process may be paused."""
-        return self.native or self.pause
 
 
 class ThreadContext(TypedDict):
@@ -86,7 +66,8 @@ class _SampleOptions(TypedDict):
 class SampleOptions(_SampleOptions, total=False):
     """How to read, until ``deadline_s`` seconds from now.
 
-    It has the fields of :class:`ReadingOptions`, and not the class: by value that would travel to each node, in 0.5 ms.
+    It has the fields of :class:`dstack.observed.reading_options.ReadingOptions`, not an instance: its class would
+    travel to each node by value, in 0.5 ms.
     ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
     ``tcp_ends`` are the addresses of TCP sockets, the local one first, whose holders are to be found on this node.
     ``starting`` finds the worker processes that are starting, below the raylets of the request's nodes.

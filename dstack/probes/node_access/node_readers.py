@@ -10,6 +10,7 @@ from itertools import chain
 
 from dstack.model.snapshot import Worker
 from dstack.observed.node import Failure, NodeAnswer
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.connect import Cluster, connect
@@ -173,9 +174,7 @@ Receive = Callable[[Reading], None]
 class NodeReaders:
     """Reads the nodes of one snapshot, with the probes of a session. The liveness has the nodes that are not asked."""
 
-    def __init__(
-        self, session: ProbeSession, options: wire.ReadingOptions, liveness: Liveness, progress: Progress
-    ) -> None:
+    def __init__(self, session: ProbeSession, options: ReadingOptions, liveness: Liveness, progress: Progress) -> None:
         self._session = session
         self._options = options
         self._liveness = liveness

@@ -26,7 +26,7 @@ from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.files.snapshot_file import load, loads, save
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import Failure
-from dstack.probes.node.wire import ReadingOptions
+from dstack.observed.reading_options import ReadingOptions
 from dstack.processes.child import Child, Message
 from tests.paths import ROOT
 from tests.processes import wait_until

@@ -15,12 +15,12 @@ import pytest
 from dstack.files.snapshot_file import dumps, loads
 from dstack.model.snapshot import Job, Node, Snapshot, Worker
 from dstack.observed.node import Cause, CoreWorkerReply, Failure, HostFigures, NodeAnswer
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes import cluster as probes
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node.core_worker_calls import CoreWorkers, Replies
-from dstack.probes.node.wire import ReadingOptions
 from dstack.probes.node_access import node_readers
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure, NodeParts
 from dstack.probes.node_access.ray_agents import Agents

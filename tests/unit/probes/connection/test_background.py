@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dstack.model.snapshot import Job, Node, Worker
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes import cluster
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node.wire import ReadingOptions
 from dstack.probes.node_access import node_readers
 from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory
