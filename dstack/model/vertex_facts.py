@@ -66,7 +66,7 @@ class Labels(Model, frozen=True):
     values: dict[str, str]
 
 
-class Ranks(Model, frozen=True):
+class RankList(Model, frozen=True):
     """Some members of a process group, which is None where the word for them is that of all libraries."""
 
     ranks: tuple[int, ...]
@@ -82,7 +82,7 @@ class Fact(Model, frozen=True):
 Thing: TypeAlias = "Actor | Job | Node | PlacementGroup | ProcessGroup | EnvironmentSetup"
 """What a snapshot has as a whole."""
 Operand: TypeAlias = (
-    "str | int | float | Thing | TaskName | ProcessName | ResourceRequest | Bundles | Labels | Ranks | Fact | None"
+    "str | int | float | Thing | TaskName | ProcessName | ResourceRequest | Bundles | Labels | RankList | Fact | None"
 )
 
 # The facts

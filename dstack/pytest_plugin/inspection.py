@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dstack.analysis.findings import is_stuck, verdict_of
-from dstack.analysis.index.frames import user_frame
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.index.subjects import names_of
 from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot

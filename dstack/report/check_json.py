@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.ranks import Ranks
+from dstack.analysis.index.shown_frames import innermost_frame
 from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.stacks.app_threads import call_in_words

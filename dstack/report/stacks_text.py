@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from dstack.analysis.index.frames import fold_imports, own_frames
+from dstack.analysis.index.shown_frames import fold_imports, own_frames
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep, shown_step, step_of

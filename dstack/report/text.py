@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
-from dstack.analysis.index.frames import innermost_shown
+from dstack.analysis.index.shown_frames import innermost_shown
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import Activity

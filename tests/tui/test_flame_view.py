@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from benchmarks.bench_merging import snapshot_of
-from dstack.analysis.stacks.icicle import Cell
+from dstack.analysis.stacks.icicle import IcicleCell
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files
@@ -43,7 +43,7 @@ async def opened(app: DstackApp, pilot: Pilot[Any]) -> FlameView:
     return app.screen
 
 
-def selected(view: FlameView) -> Cell[Any]:
+def selected(view: FlameView) -> IcicleCell[Any]:
     cell = view.query_one(Chart).cell
     assert cell
     return cell

@@ -19,7 +19,7 @@ from dstack.analysis.evidence.polling_loops import find_polling_loops
 from dstack.analysis.evidence.progress import JobProgress
 from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
-from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
+from dstack.analysis.index.process_index import NOTHING_ELSE, ExecutionKey, KnownElsewhere, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import NODES_SETTLE_S
 from dstack.model.snapshot import Snapshot
@@ -73,7 +73,7 @@ class Evidence:
     @cached_property
     def first(self) -> SampleIndex:
         """The first sample."""
-        known = Known(calls=dict(self._calls_with_reach()), polls=self.polls)
+        known = KnownElsewhere(calls=dict(self._calls_with_reach()), polls=self.polls)
         return (
             SampleIndex(self.snapshot, self.snapshot.samples[0], known) if known != NOTHING_ELSE else self._first_alone
         )
@@ -81,7 +81,7 @@ class Evidence:
     @cached_property
     def second(self) -> SampleIndex:
         """The second sample."""
-        known = Known(polls=self.polls, incomplete=self._incomplete)
+        known = KnownElsewhere(polls=self.polls, incomplete=self._incomplete)
         return SampleIndex(self.snapshot, self.snapshot.samples[1], known)
 
     @cached_property
@@ -90,7 +90,7 @@ class Evidence:
         first, second = self.snapshot.samples[:2]
         read_again = {worker_id for worker_id, process in self.second.processes.items() if process.threads}
         kept = {key: call for key, call in self.first.known.calls.items() if key.worker_id not in read_again}
-        known = Known(
+        known = KnownElsewhere(
             calls=kept | dict(self.changes.calls_of_first()),
             polls=self.polls,
             values=self.changes.given,

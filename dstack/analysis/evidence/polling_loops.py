@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
-from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
+from dstack.analysis.index.process_index import (
+    CallRate,
+    ExecutionKey,
+    OwnTasks,
+    Poll,
+    PolledActors,
+    Polls,
+    execution_key,
+)
 from dstack.call_sites import kind_of
 from dstack.libraries import data, serve, train
 from dstack.model.snapshot import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import ACTOR_HANDLE, is_of_driver

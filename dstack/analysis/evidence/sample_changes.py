@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import zip_longest
 
 from dstack.analysis.evidence.rest import has_run
-from dstack.analysis.index.processes import ExecutionKey, execution_key
+from dstack.analysis.index.process_index import ExecutionKey, execution_key
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of

@@ -20,8 +20,8 @@ from dstack.analysis.findings.narration import SHOWN_ERROR
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.producers import RELEASED
-from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import Place
+from dstack.analysis.index.shown_frames import innermost_frame
 from dstack.analysis.index.subjects import names_of_ended
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import asyncio_task

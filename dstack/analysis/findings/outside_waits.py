@@ -17,8 +17,8 @@ from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
-from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.ray_libraries import is_machinery_actor
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import step_at, subject

@@ -12,9 +12,9 @@ from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.object_waits import may_be_idle
-from dstack.analysis.index.frames import is_of_dstack
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex, key_of_task
+from dstack.analysis.index.shown_frames import is_of_dstack
 from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.solve import reduction

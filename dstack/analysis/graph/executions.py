@@ -18,7 +18,6 @@ from dstack.analysis.graph.call_waits import has_known_dependency, reach_of, wai
 from dstack.analysis.graph.object_waits import has_known_wakers
 from dstack.analysis.graph.producers import add_unread_driver, wait_of_unread
 from dstack.analysis.index import subjects
-from dstack.analysis.index.frames import is_ray_core, user_frame
 from dstack.analysis.index.sample_index import (
     SampleIndex,
     blocked_loop,
@@ -31,6 +30,7 @@ from dstack.analysis.index.sample_index import (
     key_of_task,
     task_of,
 )
+from dstack.analysis.index.shown_frames import is_ray_core, user_frame
 from dstack.call_sites import ASYNC_EVENT, OTHER_LOOP, kind_of
 from dstack.libraries.serve.waits import as_passed_on
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait

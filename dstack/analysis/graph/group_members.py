@@ -10,12 +10,12 @@ from functools import cached_property
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index.processes import execution_key
+from dstack.analysis.index.process_index import execution_key
 from dstack.analysis.index.ray_libraries import part_of
 from dstack.analysis.index.sample_index import SampleIndex, has_one_slot, is_blocked_loop, is_user_code
 from dstack.model.diagnosis import AbsentRank, Target, Vertex
 from dstack.model.snapshot import Actor, Sample, Worker, WorkerSample
-from dstack.model.vertex_facts import Assumption, AssumptionKind, Ranks, Subject, assumption, never, subject
+from dstack.model.vertex_facts import Assumption, AssumptionKind, RankList, Subject, assumption, never, subject
 from dstack.model.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 from dstack.observed.calls import DATA, TORCH, TRAIN, Call, GroupCall, ProcessGroup
 from dstack.observed.processes import Process, Thread
@@ -181,7 +181,7 @@ class Members:
         """The assumptions about members that are in no group yet."""
         several = grouped((what, rank) for rank in missing if (what := self._assumed.get((group_id(call.group), rank))))
         for what, ranks in several.items():
-            yield assumption(what, Ranks(ranks=tuple(ranks)), call.operation)
+            yield assumption(what, RankList(ranks=tuple(ranks)), call.operation)
 
     def samples_of(self, worker_id: str) -> list[WorkerSample]:
         """A worker in each of the two samples."""
@@ -221,7 +221,7 @@ class Members:
             return own[0]
         is_idle = not own and not sample.running_task_ids
         if is_idle and self._has_just_ended(worker_id):
-            ended = subject("ended call", Ranks(ranks=(rank,)))
+            ended = subject("ended call", RankList(ranks=(rank,)))
             return self._graph.unknown("worker", worker_id, "moves", subject=ended)
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None, is_idle=is_idle)
         return self._helper(group, absent, (*own, *callers), worker_id)
@@ -370,4 +370,4 @@ def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:
 
 
 def _rank(group: ProcessGroup, rank: int) -> Subject:
-    return subject("rank", Ranks(ranks=(rank,), group=group), group)
+    return subject("rank", RankList(ranks=(rank,), group=group), group)

@@ -40,7 +40,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.model.diagnosis import Group, GroupWait, Target, Vertex, Wait
-from dstack.model.vertex_facts import Assumption, Ranks, assumption, subject
+from dstack.model.vertex_facts import Assumption, RankList, assumption, subject
 from dstack.model.vertex_keys import AnyKey, Key, UnknownKey
 from dstack.observed.calls import GroupCall
 from dstack.observed.processes import Coroutine
@@ -193,7 +193,7 @@ class _SharedCalls:
         several = calls_shown(self._index, vertex)
         if any(shown is None or dataclasses.replace(shown, fails_at=call.fails_at) != call for shown in several):
             return None
-        return (assumption("same call", Ranks(ranks=(call.group.rank,)), call.operation),)
+        return (assumption("same call", RankList(ranks=(call.group.rank,)), call.operation),)
 
     def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
         """Each of the missing members, or any of them; empty if an unknown member may enter."""
@@ -207,6 +207,6 @@ class _SharedCalls:
             return groups
         whole = AnyKey("ranks", (*group_id(call.group), call.operation, missing))
         wait = Wait(kind="ranks", groups=groups, total=len(known))
-        calls = subject("calls of ranks", Ranks(ranks=missing), call.group)
+        calls = subject("calls of ranks", RankList(ranks=missing), call.group)
         self._graph.add(Vertex(key=whole, kind="task", subject=calls, wait=wait))
         return (Group(needs=1, targets=(Target(vertex=whole),)),)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index.processes import OwnTasks, Poll, PolledActors
+from dstack.analysis.index.process_index import OwnTasks, Poll, PolledActors
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import EVENT_LOOP
 from dstack.model.diagnosis import Group, Target, Vertex, Wait

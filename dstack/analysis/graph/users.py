@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.index import subjects
-from dstack.analysis.index.frames import is_ray_core
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part_of
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import is_ray_core
 from dstack.call_sites import KERNEL
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Actor, PlacementGroup, Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from dstack.analysis.index.processes import ProcessIndex
+from dstack.analysis.index.process_index import ProcessIndex
 from dstack.model.snapshot import ACTOR_HANDLE, actor_of_task, producer_task_id
 from dstack.observed.node import Ref
 from dstack.words import grouped

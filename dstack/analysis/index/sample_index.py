@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
-from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
+from dstack.analysis.index.process_index import NOTHING_ELSE, KnownElsewhere, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.call_sites import EVENT_LOOP, OTHER_LOOP, kind_of
 from dstack.model.diagnosis import Vertex
@@ -28,7 +28,7 @@ class SampleIndex(ProcessIndex):
     ``workers``, ``actors``, ``nodes``, ``jobs`` and ``placement_groups`` are all of their kind, by id.
     """
 
-    def __init__(self, snapshot: Snapshot, sample: Sample, known: Known = NOTHING_ELSE) -> None:
+    def __init__(self, snapshot: Snapshot, sample: Sample, known: KnownElsewhere = NOTHING_ELSE) -> None:
         super().__init__(sample, known)
         self.snapshot = snapshot
         self.refs = RefIndex(self)

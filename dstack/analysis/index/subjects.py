@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from dstack.analysis.index.frames import import_of, user_frame
 from dstack.analysis.index.ray_libraries import is_client_request, is_library_actor
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import import_of, user_frame
 from dstack.libraries.serve import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train import TRAINING
 from dstack.model.snapshot import GoneWorker, Node, Worker, job_of_task

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dstack.analysis.index import ray_libraries
-from dstack.analysis.index.frames import import_of, library_frame, user_frame
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import import_of, library_frame, user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import Vertex

@@ -10,9 +10,9 @@ from typing import Literal
 from msgspec import Struct
 
 from dstack.analysis.index import ray_libraries, subjects
-from dstack.analysis.index.frames import ShownFrame, all_frames, fold_imports, own_frames
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
+from dstack.analysis.index.shown_frames import FoldedFrame, all_frames, fold_imports, own_frames
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import CallName, Vertex
@@ -227,7 +227,7 @@ def step_of(frame: Frame) -> PathStep:
     return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
 
 
-def shown_step(one: ShownFrame, name: str = "") -> PathStep:
+def shown_step(one: FoldedFrame, name: str = "") -> PathStep:
     """A frame or an import as a step, with the name of the call that it is, if any."""
     frame = one.frame
     return PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin, one.is_import)
@@ -241,7 +241,7 @@ def _places(frames: tuple[Frame, ...], call: Call | None, extent: Extent) -> Ite
         yield shown_step(one, call_in_words(call) if is_call else "")
 
 
-def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> list[ShownFrame]:
+def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> list[FoldedFrame]:
     """The user frames and the call; without user frames, all frames from the thread's entry to the call.
 
     It begins after the first ones of the standard library, or after ``Worker.main_loop`` and what calls that. Seen on
@@ -259,7 +259,7 @@ def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> li
     return [one for one in shown[:begin] if one.last >= innermost] or shown[begin - 1 : begin]
 
 
-def _is_before_entry(one: ShownFrame) -> bool:
+def _is_before_entry(one: FoldedFrame) -> bool:
     return not one.is_import and (one.frame.origin == "stdlib" or _is_entry(one.frame))
 
 

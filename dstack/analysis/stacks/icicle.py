@@ -28,7 +28,7 @@ LEAST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cell(Generic[Branch]):
+class IcicleCell(Generic[Branch]):
     """One rectangle: of one branch, or of several that are folded because they are narrow, the largest first.
 
     ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it. ``mark`` tells it from a cell with
@@ -68,11 +68,11 @@ class Icicle(Generic[Branch]):
     ``to_scale`` is false where many alike narrow branches were made wide enough to be seen.
     """
 
-    rows: tuple[tuple[Cell[Branch], ...], ...]
+    rows: tuple[tuple[IcicleCell[Branch], ...], ...]
     weight: int
     to_scale: bool
 
-    def at(self, row: int, column: int) -> Cell[Branch] | None:
+    def at(self, row: int, column: int) -> IcicleCell[Branch] | None:
         """The cell at a point, if there is one."""
         cells = self.rows[row] if 0 <= row < len(self.rows) else ()
         return next((cell for cell in cells if cell.start <= column < cell.start + cell.width), None)
@@ -108,7 +108,7 @@ def _counts(measure: Measure, execution: Execution) -> int:
 
 def icicle(top: Sequence[Branch], weights: Weights[Any], width: int) -> Icicle[Branch]:
     """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere."""
-    rows: dict[int, list[Cell[Branch]]] = {}
+    rows: dict[int, list[IcicleCell[Branch]]] = {}
     first, to_scale = _first_row(top, weights, width)
     ahead = deque(first)
     while ahead:
@@ -120,7 +120,7 @@ def icicle(top: Sequence[Branch], weights: Weights[Any], width: int) -> Icicle[B
     return Icicle(tuple(map(tuple, rows.values())), sum(cell.weight for cell in first), to_scale)
 
 
-def _first_row(top: Sequence[Branch], weights: Weights[Any], width: int) -> tuple[list[Cell[Branch]], bool]:
+def _first_row(top: Sequence[Branch], weights: Weights[Any], width: int) -> tuple[list[IcicleCell[Branch]], bool]:
     """The cells that all others stand below: where none of several is wide enough, some are made so."""
     heavy = _heaviest_first([branch for branch in top if weights.of(branch) > 0], weights)
     total = sum(map(weights.of, heavy))
@@ -139,7 +139,7 @@ def _first_row(top: Sequence[Branch], weights: Weights[Any], width: int) -> tupl
 
 def _row(
     branches: Sequence[Branch], weights: Weights[Any], depth: int, start: int, width: int, total: int
-) -> Iterator[Cell[Branch]]:
+) -> Iterator[IcicleCell[Branch]]:
     """The cells of children side by side, the heaviest first, in ``width`` cells that stand for ``total``."""
     heavy = _heaviest_first(branches, weights)
     narrow = [branch for branch in heavy if width * weights.of(branch) / total < NARROWEST]
@@ -166,6 +166,8 @@ def _heaviest_first(branches: Sequence[Branch], weights: Weights[Any]) -> list[B
     return sorted(branches, key=lambda branch: -weights.of(branch))
 
 
-def _cell(branches: tuple[Branch, ...], weights: Weights[Any], depth: int, start: int, width: int) -> Cell[Branch]:
+def _cell(
+    branches: tuple[Branch, ...], weights: Weights[Any], depth: int, start: int, width: int
+) -> IcicleCell[Branch]:
     own = weights.own(branches[0]) if len(branches) == 1 else 0
-    return Cell(depth, start, width, sum(map(weights.of, branches)), own, branches)
+    return IcicleCell(depth, start, width, sum(map(weights.of, branches)), own, branches)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.processes import Known
+from dstack.analysis.index.process_index import KnownElsewhere
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Sample, Snapshot
@@ -54,7 +54,7 @@ class AnalysedSnapshot:
         if not self.snapshot.samples[1:]:
             return self.first_index
         first, second = self.snapshot.samples[:2]
-        return SampleIndex(self.snapshot, first, Known(other=second))
+        return SampleIndex(self.snapshot, first, KnownElsewhere(other=second))
 
     @cached_property
     def history(self) -> HistoryIndex | None:

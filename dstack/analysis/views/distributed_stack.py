@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dstack.analysis.index.frames import fold_imports, own_frames
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import fold_imports, own_frames
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor
-from dstack.model.vertex_facts import Fact, Operand, ProcessName, Ranks, Subject, TaskName
+from dstack.model.vertex_facts import Fact, Operand, ProcessName, RankList, Subject, TaskName
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
 from dstack.words import grouped
@@ -112,7 +112,7 @@ def _similar_operand(value: Operand) -> object:
             return value.name, value.actor and value.actor.class_name
         case ProcessName():
             return value.sort, value.entrypoint, value.actor and value.actor.class_name
-        case Ranks():
+        case RankList():
             return value.group
     return repr(value)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import SampleIndex, task_of
+from dstack.analysis.index.shown_frames import innermost_frame
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.call_sites import kind_of

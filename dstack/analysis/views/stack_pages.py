@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from dstack.analysis.index import subjects
-from dstack.analysis.index.frames import ShownFrame, fold_imports, innermost_shown
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import FoldedFrame, fold_imports, innermost_shown
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import asyncio_task, describe, in_words
 from dstack.analysis.naming.vertex_details import details_of, is_torn
@@ -281,7 +281,7 @@ def _worker_id(key: Key) -> str:
 def _runs(frames: tuple[Frame, ...], call_at: int | None) -> Iterator[FrameRun]:
     """Split a stack, given leaf first, into runs of the user's frames with the call, imports, and other frames."""
 
-    def kind(one: ShownFrame) -> tuple[bool, Frame | None]:
+    def kind(one: FoldedFrame) -> tuple[bool, Frame | None]:
         is_foldable = one.is_import or (one.frame.origin != "user" and one.first != (call_at or 0))
         return is_foldable, one.frame if one.is_import else None
 

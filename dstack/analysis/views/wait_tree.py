@@ -14,8 +14,8 @@ from typing import Literal
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.solve.reduction import Digraph, shortest_cycle, strong_components, unique

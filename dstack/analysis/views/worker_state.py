@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.index import subjects
-from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import predicate
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dstack.analysis.history.task_time import Path, Runs, runs_of
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.icicle import Cell, Measure, Weights, weigh_by
+from dstack.analysis.stacks.icicle import IcicleCell, Measure, Weights, weigh_by
 from dstack.analysis.stacks.peers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
 from dstack.analysis.stacks.weighted_stacks import (
@@ -39,7 +39,7 @@ MARKS: Mapping[Change, str] = {"more": "+", "less": "-", "same": "="}
 """The marks say the same as the colours."""
 
 
-def folded_name(cell: Cell[Any]) -> Text:
+def folded_name(cell: IcicleCell[Any]) -> Text:
     """The name of a cell of several narrow branches."""
     widest = ", ".join(short(branch.place.name) for branch in cell.branches[:SHOWN] if branch.place)
     text = SafeText().append(f"{len(cell.branches):,} narrow branches", "bold")
@@ -55,7 +55,7 @@ def frame_name(place: PathStep, source: str = "") -> Text:
     return text.append(f"  {ORIGINS[place.origin]} code", "dim")
 
 
-def row_as_text(drawing: Drawing, row: tuple[Cell[Any], ...]) -> str:
+def row_as_text(drawing: Drawing, row: tuple[IcicleCell[Any], ...]) -> str:
     """A row of cells as a line of plain text."""
     line = ""
     for cell in row:
@@ -64,7 +64,7 @@ def row_as_text(drawing: Drawing, row: tuple[Cell[Any], ...]) -> str:
     return line.rstrip()
 
 
-def longer(label: str, words: str, cell: Cell[Any]) -> str:
+def longer(label: str, words: str, cell: IcicleCell[Any]) -> str:
     """The label with further words, if there are any and the cell has room for them."""
     whole = f"{label}  {words}"
     return whole if words and cell_len(whole) < cell.width - 1 else label
@@ -134,7 +134,7 @@ class StacksDrawing:
             parts.append(f"{plural(running.folded, 'library frame')} folded")
         return parts
 
-    def label(self, cell: Cell[StackBranch]) -> str:
+    def label(self, cell: IcicleCell[StackBranch]) -> str:
         """Name and weight; where the cell has room also the ranks, and what the executions do if all are counted."""
         if cell.is_folded:
             return cell.label
@@ -144,11 +144,11 @@ class StacksDrawing:
             label = longer(label, self._ranks(cell), cell)
         return longer(label, activities_in_words(branch.activity), cell) if self.measure == "executions" else label
 
-    def tone(self, cell: Cell[StackBranch]) -> str:
+    def tone(self, cell: IcicleCell[StackBranch]) -> str:
         """Empty: nothing is compared."""
         return ""
 
-    def figures(self, cell: Cell[StackBranch], shown: int) -> Iterator[Text]:
+    def figures(self, cell: IcicleCell[StackBranch], shown: int) -> Iterator[Text]:
         """Full name, share of all and of the ``shown`` weight, and kinds, ranks and nodes of the executions."""
         yield self._name(cell)
         total = self.weights.of(self.root)
@@ -171,7 +171,7 @@ class StacksDrawing:
     def _filters(self) -> dict[tuple[str, ...], FrameFilter]:
         return {}
 
-    def _kinds(self, cell: Cell[StackBranch]) -> str:
+    def _kinds(self, cell: IcicleCell[StackBranch]) -> str:
         kinds = Counter(one.kind for branch in cell.branches for one in branch.executions)
         first = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN))
         nodes = len({one.node for branch in cell.branches for one in branch.executions})
@@ -179,11 +179,11 @@ class StacksDrawing:
         ranks = f", {found}" if (found := self._ranks(cell)) else ""
         return f"{first}{more}{ranks}, on {plural(nodes, 'node')}"
 
-    def _ranks(self, cell: Cell[StackBranch]) -> str:
+    def _ranks(self, cell: IcicleCell[StackBranch]) -> str:
         """The ranks of the executions, empty where ranks do not distinguish them."""
         return self.stacks.ranks_in_words([one for branch in cell.branches for one in branch.executions])
 
-    def _name(self, cell: Cell[StackBranch]) -> Text:
+    def _name(self, cell: IcicleCell[StackBranch]) -> Text:
         place = cell.place
         if cell.is_folded:
             return folded_name(cell)
@@ -217,11 +217,11 @@ class WeightedDrawing:
         """Whether there is a baseline."""
         return self.tree.baseline is not None
 
-    def tone(self, cell: Cell[WeightedBranch]) -> str:
+    def tone(self, cell: IcicleCell[WeightedBranch]) -> str:
         """Whether its share has changed noticeably; empty unless it is compared."""
         return self.tree.shares(cell.branches).change if self.is_compared else ""
 
-    def label(self, cell: Cell[WeightedBranch]) -> str:
+    def label(self, cell: IcicleCell[WeightedBranch]) -> str:
         """A mark for its change, its name and its weight; where the cell has room also the share or its change."""
         shares = self.tree.shares(cell.branches)
         name = cell.label if cell.is_folded else f"{short(cell.label)}{cell.mark} {self._amount(cell.weight)}"
@@ -229,7 +229,7 @@ class WeightedDrawing:
             return longer(name, share(cell.weight, self.weights.of(self.root)), cell)
         return longer(f"{MARKS[shares.change]} {name}", _points(shares) if shares.points else "", cell)
 
-    def figures(self, cell: Cell[WeightedBranch], shown: int) -> Iterator[Text]:
+    def figures(self, cell: IcicleCell[WeightedBranch], shown: int) -> Iterator[Text]:
         """Full name; share of all, of what is shown and what ends here; the change; the attempts of a task."""
         yield self._name(cell)
         total = self.weights.of(self.root)
@@ -255,14 +255,14 @@ class WeightedDrawing:
         now = f"to {percent(shares.now)} ({self._amount(shares.weight)} of {self._amount(shares.total)})"
         return SafeText(f"{MARKS[shares.change]} {before} {now}: {_points(shares)}", "bold")
 
-    def _attempts(self, cell: Cell[WeightedBranch]) -> str:
+    def _attempts(self, cell: IcicleCell[WeightedBranch]) -> str:
         """``28 attempts ran for 41 s, 5 of them failed; before: 14 attempts ran for 12 s``."""
         paths = [branch.path for branch in cell.branches]
         whole = all(path == () or not path[-1].is_frame for path in paths)
         now, before = (_runs_within(paths, runs, whole) for runs in (self.runs, self.runs_before))
         return runs_in_words(now) + (f"; before: {runs_in_words(before)}" if self.is_compared else "")
 
-    def _name(self, cell: Cell[WeightedBranch]) -> Text:
+    def _name(self, cell: IcicleCell[WeightedBranch]) -> Text:
         place = cell.place
         if cell.is_folded:
             return folded_name(cell)

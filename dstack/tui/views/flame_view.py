@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from dstack.analysis.stacks.app_threads import PathStep
-from dstack.analysis.stacks.icicle import Cell, Icicle, Weights, icicle
+from dstack.analysis.stacks.icicle import Icicle, IcicleCell, Weights, icicle
 from dstack.analysis.stacks.stack_tree import PathBranch
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import frame_location, short
@@ -39,7 +39,7 @@ class Zoom:
         """The paths of the current zoom; None without any."""
         return self._zooms[-1] if self._zooms else None
 
-    def into(self, cell: Cell[Any]) -> None:
+    def into(self, cell: IcicleCell[Any]) -> None:
         """Zoom into a cell; zoom out of the cell on top."""
         paths = tuple(branch.path for branch in cell.branches)
         if cell.depth == 0 and not cell.is_folded:
@@ -160,13 +160,13 @@ class FlameView(FlameDataView):
         """Show the figures of the selected cell."""
         self._show_figures(event.cell)
 
-    def _show_figures(self, cell: Cell[Any] | None) -> None:
+    def _show_figures(self, cell: IcicleCell[Any] | None) -> None:
         self.query_one(Detail).show(self._figures(cell) if cell else ())
 
-    def _figures(self, cell: Cell[Any]) -> list[Text]:
+    def _figures(self, cell: IcicleCell[Any]) -> list[Text]:
         return list(self.drawing.figures(cell, self.icicle.weight))
 
-    def _found(self) -> list[Cell[Any]]:
+    def _found(self) -> list[IcicleCell[Any]]:
         """The cells that match the filter."""
         if not self._words:
             return []

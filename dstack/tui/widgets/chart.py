@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.analysis.stacks.icicle import Cell, Icicle
+from dstack.analysis.stacks.icicle import Icicle, IcicleCell
 from dstack.words import visible
 
 NOTHING: Icicle[Any] = Icicle((), 0, True)
@@ -58,13 +58,13 @@ class Chart(ScrollView, can_focus=True):
     class Selected(Message):
         """Another cell is selected, or none is left."""
 
-        cell: Cell[Any] | None
+        cell: IcicleCell[Any] | None
 
     @dataclass
     class Chosen(Message):
         """Enter was pressed on a cell, or the selected cell was clicked."""
 
-        cell: Cell[Any]
+        cell: IcicleCell[Any]
 
     class ZoomedOut(Message):
         """The right button was clicked, which zooms out."""
@@ -73,17 +73,17 @@ class Chart(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.empty = empty
         self._icicle: Icicle[Any] = NOTHING
-        self._label: Callable[[Cell[Any]], str] = lambda cell: cell.label
-        self._tone: Callable[[Cell[Any]], str] = _no_tone
-        self._found: set[Cell[Any]] = set()
-        self.cell: Cell[Any] | None = None
+        self._label: Callable[[IcicleCell[Any]], str] = lambda cell: cell.label
+        self._tone: Callable[[IcicleCell[Any]], str] = _no_tone
+        self._found: set[IcicleCell[Any]] = set()
+        self.cell: IcicleCell[Any] | None = None
 
     def show(
         self,
         icicle: Icicle[Any],
-        label: Callable[[Cell[Any]], str],
-        found: set[Cell[Any]],
-        tone: Callable[[Cell[Any]], str] | None = None,
+        label: Callable[[IcicleCell[Any]], str],
+        found: set[IcicleCell[Any]],
+        tone: Callable[[IcicleCell[Any]], str] | None = None,
     ) -> None:
         """Draw another icicle; the selection moves to the same branch, else to its nearest ancestor.
 
@@ -94,7 +94,7 @@ class Chart(ScrollView, can_focus=True):
         self.select(self._corresponding(self.cell))
         self.refresh()
 
-    def _corresponding(self, cell: Cell[Any] | None) -> Cell[Any] | None:
+    def _corresponding(self, cell: IcicleCell[Any] | None) -> IcicleCell[Any] | None:
         """The cell of the same branch as a cell of another icicle, or of its deepest ancestor."""
         first = self._icicle.rows[0][0] if self._icicle.rows else None
         if cell is None or first is None:
@@ -108,7 +108,7 @@ class Chart(ScrollView, can_focus=True):
                     best = other
         return best
 
-    def select(self, cell: Cell[Any] | None) -> None:
+    def select(self, cell: IcicleCell[Any] | None) -> None:
         """Select a cell of this icicle, and scroll to it."""
         is_other = cell != self.cell
         self.cell = cell
@@ -134,13 +134,13 @@ class Chart(ScrollView, can_focus=True):
             at = cell.start + cell.width
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
-    def _segments(self, cell: Cell[Any]) -> list[Segment]:
+    def _segments(self, cell: IcicleCell[Any]) -> list[Segment]:
         style = self._style_of(cell)
         mark = FOUND if cell in self._found else ""
         label = _fitted(mark + visible(self._label(cell)), cell.width - 1)
         return [Segment(EDGE, Style(color=self.rich_style.bgcolor, bgcolor=style.bgcolor)), Segment(label, style)]
 
-    def _style_of(self, cell: Cell[Any]) -> Style:
+    def _style_of(self, cell: IcicleCell[Any]) -> Style:
         place = cell.place
         kind = "folded" if cell.is_folded else "group" if place is None or not place.is_frame else place.origin
         name = self._tone(cell) or kind

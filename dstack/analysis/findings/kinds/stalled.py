@@ -25,7 +25,7 @@ from dstack.analysis.findings.shared_calls import shared_call_in_words, shared_c
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.pending_tasks import is_queued
-from dstack.analysis.index.processes import PolledActors
+from dstack.analysis.index.process_index import PolledActors
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dstack.analysis.evidence.evidence import Evidence
-from dstack.analysis.index.processes import PolledActors
+from dstack.analysis.index.process_index import PolledActors
 from dstack.model.diagnosis import Diagnosis
 from dstack.observed.processes import Frame
 from tests.unit.analysis.evidence.polling_scenes import TRAIN_CONTROLLER, is_suspected, nothing, only_finding

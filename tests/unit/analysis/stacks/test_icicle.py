@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
+from dstack.analysis.stacks.icicle import Icicle, IcicleCell, Measure, Weights, icicle, weigh_by
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.model.vertex_keys import Key, ThreadKey
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
@@ -20,11 +20,11 @@ def drawn(all_executions: list[Execution], width: int, measure: Measure = "execu
     return icicle([root], Weights(root, weigh_by(measure)), width)
 
 
-def cells(picture: Icicle[StackBranch]) -> list[Cell[StackBranch]]:
+def cells(picture: Icicle[StackBranch]) -> list[IcicleCell[StackBranch]]:
     return [cell for row in picture.rows for cell in row]
 
 
-def below(picture: Icicle[StackBranch], cell: Cell[StackBranch]) -> list[Cell[StackBranch]]:
+def below(picture: Icicle[StackBranch], cell: IcicleCell[StackBranch]) -> list[IcicleCell[StackBranch]]:
     """The cells right below one."""
     row = picture.rows[cell.depth + 1] if cell.depth + 1 < len(picture.rows) else ()
     return [one for one in row if cell.start <= one.start < cell.start + cell.width]

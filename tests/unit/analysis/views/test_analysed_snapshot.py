@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.analysis.graph.wait_graph import wait_for_graph
-from dstack.analysis.index.processes import NOTHING_ELSE, Known
+from dstack.analysis.index.process_index import NOTHING_ELSE, KnownElsewhere
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.cli import main
 from dstack.files.snapshot_file import load, save
@@ -20,12 +20,12 @@ from tests.examples.recorded import recorded
 
 
 @pytest.fixture
-def indexed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sample, Known]]:
+def indexed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sample, KnownElsewhere]]:
     """The samples of all indexes that the test builds, each with what is known beside it."""
-    indexes: list[tuple[Sample, Known]] = []
+    indexes: list[tuple[Sample, KnownElsewhere]] = []
     build = SampleIndex.__init__
 
-    def counted(self: SampleIndex, snapshot: Snapshot, sample: Sample, known: Known = NOTHING_ELSE) -> None:
+    def counted(self: SampleIndex, snapshot: Snapshot, sample: Sample, known: KnownElsewhere = NOTHING_ELSE) -> None:
         indexes.append((sample, known))
         build(self, snapshot, sample, known)
 
@@ -35,7 +35,7 @@ def indexed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sample, Known]]:
 
 @pytest.mark.parametrize("command", [["show", "--details"], ["show"], ["check"], ["check", "--json"]])
 def test_a_report_indexes_no_sample_twice(
-    tmp_path: Any, indexed: list[tuple[Sample, Known]], command: list[str]
+    tmp_path: Any, indexed: list[tuple[Sample, KnownElsewhere]], command: list[str]
 ) -> None:
     snapshot = load(recorded("hangs/mutual_get"))
     one, two = tmp_path / "one.json", tmp_path / "two.json"

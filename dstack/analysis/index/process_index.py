@@ -1,6 +1,6 @@
 """The processes of one sample, indexed: threads, coroutines and child processes by worker and id.
 
-A sample is never changed. What other samples and readings show beside it is :class:`Known`, and the lookups here answer
+A sample is never changed. What other samples and readings show beside it is :class:`KnownElsewhere`, and the lookups here answer
 with both: :meth:`ProcessIndex.call_of` is the call of a thread as far as anything shows it.
 """
 
@@ -83,7 +83,7 @@ Polls = Mapping[Key, Poll]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownElsewhere:
     """What is known beside one sample, from another sample or from readings.
 
     ``calls`` are those of executions whose call the sample shows not at all, or less completely. ``polls`` are the
@@ -100,7 +100,7 @@ class Known:
     incomplete: Collection[str] = ()
 
 
-NOTHING_ELSE = Known()
+NOTHING_ELSE = KnownElsewhere()
 
 
 def execution_key(worker_id: str, execution: Thread | Coroutine) -> ExecutionKey:
@@ -113,7 +113,7 @@ def execution_key(worker_id: str, execution: Thread | Coroutine) -> ExecutionKey
 class ProcessIndex:
     """Lookups in the processes of workers and drivers; a process that was not read has no threads."""
 
-    def __init__(self, sample: Sample, known: Known = NOTHING_ELSE) -> None:
+    def __init__(self, sample: Sample, known: KnownElsewhere = NOTHING_ELSE) -> None:
         self.sample = sample
         self.known = known
         self._ranks: dict[tuple[str, int | None], Ranks] = {}

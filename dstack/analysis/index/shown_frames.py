@@ -35,7 +35,7 @@ def innermost_shown(frames: tuple[Frame, ...]) -> Frame | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFrame:
+class FoldedFrame:
     """A frame as it is shown, with its indices from the leaf.
 
     Several frames are one import: ``frame`` is the innermost module in it, and has ``imports NAME`` as its function.
@@ -51,7 +51,7 @@ class ShownFrame:
         return self.last > self.first
 
 
-def fold_imports(frames: Sequence[Frame], call: int | None = None) -> Iterator[ShownFrame]:
+def fold_imports(frames: Sequence[Frame], call: int | None = None) -> Iterator[FoldedFrame]:
     """The frames of a stack, those of each import as one: importlib, and the modules that it executes in turn.
 
     Frames of the user stay, and so do the frame of ``call`` and those inside of it.
@@ -59,7 +59,7 @@ def fold_imports(frames: Sequence[Frame], call: int | None = None) -> Iterator[S
     index = 0
     while index < len(frames):
         last = index if call is not None and index <= call else _end_of_import(frames, index)
-        yield ShownFrame(index, last, _as_import(frames, index, last) if last > index else frames[index])
+        yield FoldedFrame(index, last, _as_import(frames, index, last) if last > index else frames[index])
         index = last + 1
 
 
@@ -69,12 +69,12 @@ def import_of(frames: Sequence[Frame]) -> str:
     return next((shown.frame.function for shown in innermost if shown.is_import), "")
 
 
-def all_frames(frames: Sequence[Frame]) -> Iterator[ShownFrame]:
+def all_frames(frames: Sequence[Frame]) -> Iterator[FoldedFrame]:
     """All frames of a stack, none folded."""
-    return (ShownFrame(index, index, frame) for index, frame in enumerate(frames))
+    return (FoldedFrame(index, index, frame) for index, frame in enumerate(frames))
 
 
-def own_frames(shown: Sequence[ShownFrame]) -> list[ShownFrame]:
+def own_frames(shown: Sequence[FoldedFrame]) -> list[FoldedFrame]:
     """The user's frames, and the imports that they began, unless those led to code of the user again."""
     users = [one.frame.origin == "user" for one in shown]
     outermost = max((at for at, is_users in enumerate(users) if is_users), default=-1)

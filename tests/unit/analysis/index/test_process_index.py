@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.index.processes import CallRate, OwnTasks, PolledActors
+from dstack.analysis.index.process_index import CallRate, OwnTasks, PolledActors
 
 
 def test_each_method_is_named_with_its_rate_and_how_long_it_is_known() -> None:

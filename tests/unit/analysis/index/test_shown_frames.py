@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.index.frames import fold_imports, innermost_shown, module_name, own_frames
+from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, module_name, own_frames
 from dstack.observed.processes import Frame, Origin
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
