@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from dstack.analysis.evidence.coverage import coverage_of, gaps_of, is_too_little
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
@@ -19,7 +23,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import find_job
-from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
+from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis, Vertex
 from dstack.model.snapshot import Snapshot
 
 
@@ -37,38 +41,37 @@ def diagnose(
     for ``nodes_settle_s``.
     """
     job_id = find_job(snapshot, job) if job is not None else None
+    nothing = Diagnosis(verdict="unknown", findings=(), vertices={}, coverage=coverage_of(snapshot), job=job_id)
     if not snapshot.samples:
-        coverage = coverage_of(snapshot)
-        return Diagnosis(
-            verdict="unknown",
-            findings=(),
-            vertices={},
-            coverage=coverage,
-            gaps=tuple(gaps_of(snapshot, {})),
-            job=job_id,
-        )
+        return replace(nothing, gaps=tuple(gaps_of(snapshot, {})))
     evidence = Evidence(snapshot, first, nodes_settle_s)
     vertices = with_bounds(evidence, confirmed_graph(evidence))
     reduced = ReducedGraph(evidence.first, vertices, evidence)
     found = tuple(find_all(reduced))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     rests = resting(reduced, job_id) if all(finding.kind == "failed" for finding in findings) else []
-    outside = outside_waits(reduced, found, rests, job_id)
-    coverage = coverage_of(snapshot)
-    verdict = verdict_of(findings[0].kind) if findings else verdict_without_findings(reduced, rests, job_id)
-    if not findings and verdict in ("running", "idle") and is_too_little(coverage):
-        verdict = "unknown"
-    return Diagnosis(
-        verdict=verdict,
+    diagnosis = replace(
+        nothing,
         findings=findings,
         vertices=vertices,
-        coverage=coverage,
         gaps=tuple(gaps_of(snapshot, vertices)),
-        job=job_id,
-        outside=outside,
-        explanation=() if findings else tuple(explanation(reduced, rests)),
-        remarks=() if findings else tuple(actors_asked_for(reduced, rests)),
-        idle=() if findings else idle_actors(reduced, job_id),
-        failed_before=() if findings else Failures(reduced).beside_outside(job_id),
+        outside=outside_waits(reduced, found, rests, job_id),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
+    )
+    if findings:
+        return replace(diagnosis, verdict=verdict_of(findings[0].kind))
+    return _without_findings(diagnosis, reduced, rests)
+
+
+def _without_findings(diagnosis: Diagnosis, reduced: ReducedGraph, rests: Sequence[Vertex]) -> Diagnosis:
+    """With the verdict, and with what is shown only where there is no finding."""
+    verdict = verdict_without_findings(reduced, rests, diagnosis.job)
+    is_unknown = verdict in ("running", "idle") and is_too_little(diagnosis.coverage)
+    return replace(
+        diagnosis,
+        verdict="unknown" if is_unknown else verdict,
+        explanation=tuple(explanation(reduced, rests)),
+        remarks=tuple(actors_asked_for(reduced, rests)),
+        idle=idle_actors(reduced, diagnosis.job),
+        failed_before=Failures(reduced).beside_outside(diagnosis.job),
     )

@@ -1,7 +1,7 @@
 """The processes of one sample, indexed: threads, coroutines and child processes by worker and id.
 
-A sample is never changed. What other samples and readings show beside it is :class:`KnownElsewhere`, and the lookups here answer
-with both: :meth:`ProcessIndex.call_of` is the call of a thread as far as anything shows it.
+A sample is never changed. What others show beside it is :class:`KnownElsewhere`, and the lookups here answer with both:
+:meth:`ProcessIndex.call_of` is the call of a thread as far as anything shows it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ healthy programs: so the finding needs a job that stands still, claims only what
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.drafts import Draft
@@ -19,14 +18,12 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Advice, FailedBefore, FindingKind, Step, Vertex
-from dstack.model.snapshot import FailedTask, producer_task_id
+from dstack.model.snapshot import FailedTask, is_of_driver, producer_task_id
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import REF_CALLS
 from dstack.observed.processes import Process
-from dstack.words import SHOWN
+from dstack.words import SHOWN, grouped
 
-DRIVER_TASK = "f" * 40
-"""The beginning of the id of a driver's own task."""
 EXPLAINED: tuple[FindingKind, ...] = ("stalled", "orphaned")
 """The kinds whose findings name the failures beside them."""
 MIN_AGE_S = 5.0
@@ -160,11 +157,13 @@ class _UnfetchedFailures:
     def _callers(self, task: FailedTask) -> list[Vertex]:
         """The execution that called the task."""
         parent = task.parent_task_id or ""
-        return self._drivers[task.job_id] if parent.startswith(DRIVER_TASK) else self._by_task[parent]
+        if parent and is_of_driver(parent):
+            return self._drivers.get(task.job_id, [])
+        return self._by_task.get(parent, [])
 
     def _holders(self, task: FailedTask) -> list[Vertex]:
         """The executions in the user's code of the processes that hold the result."""
-        found = (vertex for worker_id in task.holders for vertex in self._by_worker[worker_id])
+        found = (vertex for worker_id in task.holders for vertex in self._by_worker.get(worker_id, ()))
         return [vertex for vertex in found if self._reduced.is_in_users_code(vertex.key)]
 
     @cached_property
@@ -172,28 +171,19 @@ class _UnfetchedFailures:
         return [vertex for vertex in self._reduced.vertices.values() if vertex.kind == "execution"]
 
     @cached_property
-    def _drivers(self) -> dict[str, list[Vertex]]:
+    def _drivers(self) -> Mapping[str, list[Vertex]]:
         """The main threads of drivers by job."""
-        found: dict[str, list[Vertex]] = defaultdict(list)
-        for vertex in filter(self._reduced.is_driver, self._executions):
-            found[self._reduced.job_of(vertex) or ""].append(vertex)
-        return found
+        drivers = filter(self._reduced.is_driver, self._executions)
+        return grouped((self._reduced.job_of(vertex) or "", vertex) for vertex in drivers)
 
     @cached_property
-    def _by_task(self) -> dict[str, list[Vertex]]:
-        found: dict[str, list[Vertex]] = defaultdict(list)
-        for vertex in self._executions:
-            if vertex.task_id:
-                found[vertex.task_id].append(vertex)
-        return found
+    def _by_task(self) -> Mapping[str, list[Vertex]]:
+        return grouped((one.task_id, one) for one in self._executions if one.task_id)
 
     @cached_property
-    def _by_worker(self) -> dict[str, list[Vertex]]:
-        found: dict[str, list[Vertex]] = defaultdict(list)
-        for vertex in self._executions:
-            if vertex.worker_id and vertex.child_pid is None:
-                found[vertex.worker_id].append(vertex)
-        return found
+    def _by_worker(self) -> Mapping[str, list[Vertex]]:
+        own = (one for one in self._executions if one.child_pid is None)
+        return grouped((one.worker_id, one) for one in own if one.worker_id)
 
     def _waits_elsewhere(self, vertex: Vertex) -> bool:
         """Whether an execution of the application waits for something that is certainly not the result."""

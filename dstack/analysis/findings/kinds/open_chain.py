@@ -95,34 +95,37 @@ def _behind_lifetime(reduced: ReducedGraph, key: Key) -> Iterator[Key]:
 
 def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What the driver waits for, else how many wait; and on which final blocker all depend, at which line."""
-    draft, blockers = facts.draft, facts.draft.final_blockers
-    waiter = _lone_waiter(facts)
-    if not blockers:
+    if not facts.ends:
         return _without_ends(facts, narrator)
-    first = facts.ends[0]
+    first, waiter = facts.ends[0], _lone_waiter(facts)
     if not facts.own_members:
         library = library_of(narrator.index, facts.members[0]) or "a library"
         return f"{_blocker_in_words(facts, narrator, first)}; {library} waits for it"
-    if facts.reduced.is_machinery(first.key) and (last := waiter_of(facts, first)):
+    last = waiter_of(facts, first)
+    if last and facts.reduced.is_machinery(first.key):
         through = f" through {library}" if (library := library_of(narrator.index, first)) else ""
         return f"{narrator.name(last.vertex)} waits in {last.call}{narrator.line(last.vertex)}{through}"
-    scarce = _scarce(draft, first)
-    ends = _alike_ends(facts, narrator)
-    if waiter is not None and not scarce and _are_ends(facts, waiter):
+    scarce = _scarce(facts.draft, first)
+    if waiter and not scarce and _are_ends(facts, waiter):
         return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}"
-    others = f", and {words.plural(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
     waits = f"{_waiters(facts)} {words.word(len(facts.own_members), 'waits', 'wait')}"
-    if waiter is not None:
+    if waiter:
         waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
-    if first.waker_of and blockers[0].waiters_direct > 1 and (last := waiter_of(facts, first)):
+    if last and first.waker_of and facts.draft.final_blockers[0].waiters_direct > 1:
         return f"{waits}; the chains end in {last.call}, as in {narrator.name(last.vertex)}{narrator.line(last.vertex)}"
-    depend = "they depend" if others else "all depends" if draft.waiters_total > 1 else "it depends"
+    return f"{waits}{scarce}; {_depends_on(facts, narrator, first)}"
+
+
+def _depends_on(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
+    """``they depend on 3 x Clerk.stamp, running at app.py:12, and 1 other``."""
+    ends = _alike_ends(facts, narrator)
+    others = f", and {words.plural(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
+    depend = "they depend" if others else "all depends" if facts.draft.waiters_total > 1 else "it depends"
     blocker = _blocker_in_words(facts, narrator, first)
     if ends and len(ends[0]) > 1 and first in ends[0]:
-        blocker = (
-            f"{words.times_of(describe(first), len(ends[0]))}{_doing(narrator, first)}{_line(facts, narrator, first)}"
-        )
-    return f"{waits}{scarce}; {depend} on {blocker}{others}"
+        count = words.times_of(describe(first), len(ends[0]))
+        blocker = f"{count}{_doing(narrator, first)}{_line(facts, narrator, first)}"
+    return f"{depend} on {blocker}{others}"
 
 
 def _are_ends(facts: FindingFacts, waiter: Vertex) -> bool:
