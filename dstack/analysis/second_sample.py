@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from dstack.analysis.findings.kinds.stalled import StallCheck
@@ -56,35 +56,38 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
     stalled = {key for chain in reduced.chains if StallCheck(reduced, chain).may_be_stalled for key in chain.waiters}
-    unresolved = _unresolved(reduced.vertices)
-    workers = set(_unread(snapshot))
-    for vertex in reduced.vertices.values():
-        is_stuck = vertex.key in reduced.stuck_unless_cut_short or vertex.key in stalled
-        if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
-            workers |= _workers_of(vertex, first)
     repeating = _repeating(snapshot)
     pollers, suspected = _possible_polls(reduced, repeating)
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
-    for vertex in suspected:
-        workers |= _workers_of(vertex, first)
     in_groups = [vertex for vertex in reduced.vertices.values() if _may_be_stuck_in_group(reduced, vertex)]
+    polling = repeating.union(vertex.worker_id for vertex in pollers if vertex.worker_id)
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
-    workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
-    timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     outside = (*waits_outside(reduced), *(() if reduced.chains or reduced.stuck else resting(reduced)))
     jobs = reduced.jobs_of((*stalled, *(vertex.key for vertex in outside)))
-    workers |= {worker.worker_id for worker in workers_of_jobs(first, jobs)}
-    computing = {worker for chain in reduced.chains for worker in _on_cpu(reduced, chain)}
     starting = {task.owner_id for task in pending_setups(first)}
+    workers = {
+        *_unread(snapshot),
+        *(worker for vertex in (*_in_doubt(reduced, stalled), *suspected) for worker in _workers_of(vertex, first)),
+        *(vertex.worker_id for vertex in in_groups if vertex.worker_id),
+        *(worker.worker_id for worker in workers_of_jobs(first, jobs)),
+        *(worker for chain in reduced.chains for worker in _on_cpu(reduced, chain)),
+        *polling,
+        *starting,
+    }
     return ReadingPlan(
-        workers=workers | polling | starting | computing,
+        workers=workers,
         tasks=_tasks_of_interest(reduced),
         may_be_stalled=bool(stalled or in_groups or outside),
         pollers=polling,
-        timeouts_s=timeouts,
+        timeouts_s=tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait),
         waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
         has_waits=bool(reduced.stuck or reduced.chains),
     )
+
+
+def _in_doubt(reduced: ReducedGraph, stalled: Set[Key]) -> list[Vertex]:
+    """What seems stuck or stalled, has a timeout, or waits for what may be resolved a moment later."""
+    keys = reduced.stuck_unless_cut_short.union(stalled, _unresolved(reduced.vertices))
+    return [one for one in reduced.vertices.values() if one.key in keys or (one.wait and one.wait.is_timed)]
 
 
 def _on_cpu(reduced: ReducedGraph, chain: OpenChain) -> Iterator[str]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis.findings.failures import what_happened
 from dstack.analysis.findings.finding_facts import FindingFacts
-from dstack.analysis.findings.group_ranks import CollectiveCall, failure_of, is_dead, rank_of, worker_of
+from dstack.analysis.findings.group_ranks import MAX_STEPS, CollectiveCall, failure_of, is_dead, rank_of, worker_of
 from dstack.analysis.findings.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.group_members import GroupId, is_between_two
@@ -20,9 +20,6 @@ from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Step, Vertex
 from dstack.observed.calls import DATA, ProcessGroup
-
-MAX_STEPS = 6
-"""Waits that are followed from one rank to another."""
 
 
 def headline(facts: FindingFacts) -> str | None:

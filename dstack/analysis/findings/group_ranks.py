@@ -18,7 +18,7 @@ from dstack.model.vertex_keys import Key
 from dstack.observed.calls import GroupCall, ProcessGroup
 
 MAX_STEPS = 6
-"""Waits that are followed from a library's call back to the user's."""
+"""Waits that are followed from a library's call back to the user's, or from one rank to another."""
 
 
 @dataclass(frozen=True, slots=True)

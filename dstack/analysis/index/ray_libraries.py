@@ -24,7 +24,6 @@ from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
 from dstack.observed.calls import Call, ChannelCall, QueuedRequest
 from dstack.observed.processes import Coroutine, Thread
 
-SHORT = 8
 RAYS_OWN = (
     Recogniser(r"JobSupervisor", "job {job}", actor_name=r"_ray_internal_job_actor_(?P<job>.+)", is_machinery=True),
     Recogniser(r"_QueueActor", "ray.util.queue.Queue", which=" {id}"),
@@ -68,7 +67,7 @@ def part(class_name: str, actor_name: str, actor_id: str) -> LibraryPart | None:
     """The part of a Ray library that an actor is, None for other actors."""
     for known, of_class in _with_class(class_name):
         if by_name := re.fullmatch(known.actor_name, actor_name):
-            words = {"id": actor_id[:SHORT], **of_class, **by_name.groupdict()}
+            words = {"id": f"{actor_id:.8}", **of_class, **by_name.groupdict()}
             return LibraryPart(known.name.format(**words), known.which.format(**words), known)
     return None
 

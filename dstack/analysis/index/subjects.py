@@ -18,8 +18,6 @@ from dstack.model.vertex_keys import CoroutineKey
 from dstack.observed.calls import GroupCall, QueuedRequest
 from dstack.observed.processes import Coroutine, EndedTask, Thread
 
-SHORT = 8
-"""The first digits of an id, as Ray's own log lines abbreviate it."""
 IN_BATCHES, IN_REPLICA = BATCHES_FILE[1:], REPLICA_FILE[1:]
 """The ends of the paths of Serve's files, which may be relative."""
 DEFAULT_NAME = re.compile(r"Task-\d+")
@@ -73,7 +71,7 @@ def process(index: SampleIndex, worker_id: str, *, with_pid: bool = False) -> Pr
 def place(index: SampleIndex, value: Worker | GoneWorker) -> ProcessName:
     """A worker with its process id and node; a driver with its command line if known."""
     host: Node | None = index.nodes.get(value.node_id)
-    node = host.ip if host else value.node_id[:SHORT]
+    node = host.ip if host else f"{value.node_id:.8}"
     gone = ProcessName(sort="driver" if value.is_driver else "worker")
     return replace(worker(index, value) if isinstance(value, Worker) else gone, pid=value.pid, node=node)
 

@@ -14,7 +14,6 @@ from dstack.model.vertex_facts import ProcessName, TaskName
 from dstack.observed.calls import DATA, TRAIN, ProcessGroup
 from dstack.words import duration, listed, moment, plural, word
 
-SHORT = 8
 SHORTEST_S = 0.05
 """The smallest bound that is shown."""
 CLOSE_S, CLOSE_SHARE = 2.0, 0.1
@@ -26,7 +25,7 @@ SHOWN_RANGES = 8
 
 def short(identifier: str) -> str:
     """The first digits of an id, as Ray's own log lines abbreviate them."""
-    return identifier[:SHORT]
+    return f"{identifier:.8}"
 
 
 def actor(value: Actor) -> str:
@@ -189,8 +188,12 @@ def standing(since: Since | None) -> str:
     least, most = since.at_least_s or 0.0, since.at_most_s
     if most is None or since.began_at is None:
         return f"seen for {duration(least)}" if least >= SHORTEST_S else ""
-    is_close = since.is_close or most - least <= max(CLOSE_S, CLOSE_SHARE * most)
+    is_close = since.is_close or _are_close(least, most)
     return f"since {moment(since.began_at, most)}{'' if is_close else ' at the earliest'} ({duration(most)})"
+
+
+def _are_close(least: float, most: float) -> bool:
+    return most - least <= max(CLOSE_S, CLOSE_SHARE * most)
 
 
 def bounds(since: Since | None) -> str:
@@ -207,7 +210,7 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
         return f"{at_least}{duration(least)}" if least >= SHORTEST_S else ""
     if least < SHORTEST_S:
         return f"{at_most}{duration(most)}"
-    if most - least <= max(CLOSE_S, CLOSE_SHARE * most) or duration(least) == duration(most):
+    if _are_close(least, most) or duration(least) == duration(most):
         return f"{within}{duration(least)}"
     return f"{within}{duration(least)} to {duration(most)}"
 

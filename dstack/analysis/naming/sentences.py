@@ -224,11 +224,7 @@ def _await(named: _NamedWait) -> str:
     return f"{verb} {_count(wait)}{named}{_inferred(wait)}"
 
 
-def _get(named: _NamedWait) -> str:
-    return f"{_waits_in(named.wait.call, named.wait)} for {named}{_inferred(named.wait)}"
-
-
-def _future(named: _NamedWait) -> str:
+def _in_call(named: _NamedWait) -> str:
     return f"{_waits_in(named.wait.call, named.wait)} for {named}{_inferred(named.wait)}"
 
 
@@ -285,11 +281,11 @@ def _resources(named: _NamedWait) -> str:
 
 PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {
     "await": _await,
-    "future": _future,
+    "future": _in_call,
     "generator": lambda named: f"{_waits_in('next', named.wait)} for the next value of {named}",
     "lock": _lock,
     "other": _other,
-    "ray.get": _get,
+    "ray.get": _in_call,
     "ray.wait": lambda named: f"{_waits_in('ray.wait', named.wait)} for {_count(named.wait)}{named}",
     "thread.join": lambda named: f"{_waits_in('Thread.join', named.wait)} for {named}",
     "actor creation": lambda named: "waits for its actor to be created",

@@ -16,7 +16,7 @@ from dstack.analysis.index.shown_frames import FoldedFrame, all_frames, fold_imp
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import CallName, Vertex
-from dstack.model.snapshot import Actor, Worker, job_of_task
+from dstack.model.snapshot import Worker, job_of_task
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import Call
 from dstack.observed.processes import Coroutine, Frame, Origin, Thread
@@ -125,18 +125,12 @@ def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
     """``actor Trainer``, ``driver train.py``, ``task load``, or ``worker`` where it is not known what that runs."""
     actor = index.actors.get(worker.actor_id or "")
     if actor is not None:
-        return kind_of_actor(actor)
+        return names.actor_kind(actor).name
     if task_id is None or worker.is_driver:
         return names.process(subjects.worker(index, worker))
     known = index.tasks.get(task_id)
     name = names.task(subjects.task(index, task_id))
     return f"task {name}" if known and known.name == name else name
-
-
-def kind_of_actor(actor: Actor) -> str:
-    """``actor Trainer``; that of one of Ray's libraries by what it is there."""
-    part = ray_libraries.part_of(actor)
-    return part.name if part else names.actor_class(actor.class_name)
 
 
 def job_in_words(index: SampleIndex, job_id: str | None) -> str:

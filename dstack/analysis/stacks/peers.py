@@ -14,7 +14,7 @@ from dstack.analysis.index import subjects
 from dstack.analysis.index.ranks import RANK, Ranks, cut
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
+from dstack.analysis.stacks.app_threads import Execution, kind_of
 from dstack.analysis.stacks.stack_tree import PathBranch, StackBranch, merge
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor, Worker
@@ -342,7 +342,7 @@ def _actors(
 ) -> Iterator[AbsentWorker]:
     """The actors of these classes that have no execution."""
     for actor in index.actors.values():
-        kind = kind_of_actor(actor)
+        kind = names.actor_kind(actor).name
         if (kind, actor.job_id) in classes and actor.worker_id not in there:
             yield _actor(index, reasons, actor, kind)
 
@@ -368,7 +368,7 @@ def _workers(index: SampleIndex, reasons: AbsenceReasons, listed: set[str]) -> I
         if why in ("not read", "unreadable"):
             actor = index.actors.get(worker.actor_id or "")
             if actor is not None:
-                yield _actor(index, reasons, actor, kind_of_actor(actor))
+                yield _actor(index, reasons, actor, names.actor_kind(actor).name)
                 continue
             kind = kind_of(index, worker, reasons.task_in(worker))
             yield AbsentWorker(
