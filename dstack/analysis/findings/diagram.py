@@ -74,11 +74,11 @@ def diagram(facts: FindingFacts, narrator: Narrator) -> Diagram:
 # Which vertices are entries
 
 
-def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
+def _parts(facts: FindingFacts) -> list[Part]:
     """The entries of a cycle, of the calls on groups, of failed calls, or of the longest chain."""
     if facts.draft.cycle:
-        return _of_cycle(facts, narrator)
-    if ranks := _of_ranks(facts, narrator):
+        return _of_cycle(facts)
+    if ranks := _of_ranks(facts):
         return ranks
     if facts.draft.failure is not None:
         return _by_name(facts.waits)
@@ -116,8 +116,8 @@ def _stands_for_others(facts: FindingFacts, vertex: Vertex) -> bool:
     return bool(vertex.waker_of) or (facts.reduced.is_helper(vertex.key) and vertex.never is None)
 
 
-def _of_cycle(facts: FindingFacts, narrator: Narrator) -> list[Part]:
-    ranks = _of_ranks(facts, narrator)
+def _of_cycle(facts: FindingFacts) -> list[Part]:
+    ranks = _of_ranks(facts)
     described = {vertex.key for part in ranks for vertex in part.vertices}
     own = [vertex for vertex in facts.deadlock.shown_cycle if not has_not_begun(vertex)] or facts.deadlock.shown_cycle
     inside = described.union(facts.draft.cycle)
@@ -142,23 +142,23 @@ def _partners(facts: FindingFacts, only: Part) -> list[Part]:
     return _by_name(vertex for vertex in own if facts.reduced.is_in_users_code(vertex.key))
 
 
-def _of_ranks(facts: FindingFacts, narrator: Narrator) -> list[Part]:
+def _of_ranks(facts: FindingFacts) -> list[Part]:
     """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
     if not facts.ranks.calls:
         return []
     missing = ((vertex, missing_rank(facts, vertex, rank)) for vertex, rank in facts.ranks.elsewhere)
     elsewhere = [Part([vertex], f"{rank}: {describe(vertex)}") for vertex, rank in missing]
-    return [*(_of_call(facts, narrator, call) for call in facts.ranks.calls), *elsewhere]
+    return [*(_of_call(facts, call) for call in facts.ranks.calls), *elsewhere]
 
 
-def _of_call(facts: FindingFacts, narrator: Narrator, call: CollectiveCall) -> Part:
+def _of_call(facts: FindingFacts, call: CollectiveCall) -> Part:
     """``ranks 0-2 of 4: Worker.step``, which is ``in all_reduce of group dp, waiting for rank 3``."""
     callers = [facts.ranks.caller(vertex) for vertex in call.inside]
     missing = f", waiting for {names.ranks(call.missing, call.call.group)}" if call.missing else ""
     return Part(
         list({vertex.key: vertex for vertex in (*callers, *call.inside)}.values()),
         f"{ranks_of_call(call)}: {describe(callers[0])}",
-        f"in {call_in_words(call)}{missing}{sentences.fails_in(narrator.index, call.call)}",
+        f"in {call_in_words(call)}{missing}{sentences.fails_in(facts.reduced.index, call.call)}",
     )
 
 
@@ -177,7 +177,7 @@ class _Drawing:
         self._facts = facts
         self._narrator = narrator
         self._reduced = facts.reduced
-        self._parts = _parts(facts, narrator)
+        self._parts = _parts(facts)
         self._numbers = {vertex.key: number for number, part in enumerate(self._parts, 1) for vertex in part.vertices}
         self._own = {*self._numbers, *facts.draft.waits, *facts.draft.behind}
 

@@ -278,11 +278,14 @@ def fix(failures: Sequence[FailedBefore]) -> str:
             "that it serves, or put an end into its queues."
         )
     first = next((failed for failed in failures if failed.is_held), None)
-    if first is None:
-        return ""
+    return fix_of_call(first) if first else ""
+
+
+def fix_of_call(failed: FailedBefore) -> str:
+    """To correct the error of a call, and to fetch it early."""
     return (
-        f"Correct the error of {first.name}. Fetch its result together with those of the other calls (ray.wait returns "
-        "the first that is ready), so that its error is raised at once."
+        f"Correct the error of {failed.name}. Fetch its result together with those of the other calls (ray.wait "
+        "returns the first that is ready), so that its error is raised at once."
     )
 
 

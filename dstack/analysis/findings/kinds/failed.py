@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.drafts import Draft
-from dstack.analysis.findings.failures import Failures, folded, happened_ago, identity
+from dstack.analysis.findings.failures import Failures, fix_of_call, folded, happened_ago, identity
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -69,11 +69,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """To correct the error, and to fetch it early."""
-    text = (
-        f"Correct the error of {_failure(facts).name}. Fetch its result together with those of the other calls "
-        "(ray.wait returns the first that is ready), so that its error is raised at once."
-    )
-    return Advice(kind="fix", text=text)
+    return Advice(kind="fix", text=fix_of_call(_failure(facts)))
 
 
 def has_waited_since(vertex: Vertex, failure: FailedBefore) -> bool:
