@@ -18,7 +18,7 @@ from benchmarks.tables import Results
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.wire import Target
+from dstack.probes.node.wire import ReadTarget
 
 PROCESSES = 25
 SHAPE = Shape(10, 20)
@@ -44,7 +44,7 @@ def figures_of(pids: list[int]) -> Action:
 
 def sample_of(pids: list[int]) -> Action:
     """A whole warm sample."""
-    targets: list[Target] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
+    targets: list[ReadTarget] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
     probe = NodeProbe()
     probe.sample(targets, OPTIONS)
     return lambda: probe.sample(targets, OPTIONS)

@@ -26,7 +26,7 @@ from benchmarks.tables import Results
 from dstack.probes.node import memory_reader
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.system_calls import KernelWaits
-from dstack.probes.node.wire import SampleOptions, Target
+from dstack.probes.node.wire import ReadTarget, SampleOptions
 
 THREADS, PIPES = 30, 60
 WITHOUT = " without them"
@@ -69,7 +69,7 @@ def readers(count: int) -> Iterator[list[int]]:
 def measure(rounds: int, count: int) -> tuple[dict[str, list[Cost]], Results]:
     """The costs by sample, with kernel waits and without."""
     with readers(count) as pids, readers(count):
-        targets: list[Target] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
+        targets: list[ReadTarget] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
         probe = NodeProbe()
 
         def sample(reach: bool) -> None:

@@ -27,7 +27,7 @@ from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_g
 from benchmarks.tables import Results
 from dstack.observed.node import NodeAnswer
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import SampleOptions, Target, encoded
+from dstack.probes.node.wire import ReadTarget, SampleOptions, encoded
 
 OPTIONS: SampleOptions = {
     "native": False,
@@ -118,7 +118,7 @@ def process_of(shape: Shape) -> Iterator[Process]:
 
 
 def sample(probe: NodeProbe, pid: int) -> NodeAnswer:
-    target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
+    target: ReadTarget = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     answer = probe.sample([target], OPTIONS)
     assert not answer.failures, answer.failures
     return answer

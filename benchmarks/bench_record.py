@@ -29,7 +29,7 @@ from benchmarks.tables import Results
 from dstack.collecting.recorder import Recorder
 from dstack.model.recording import RecordingOptions
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import RecordOptions, Target
+from dstack.probes.node.wire import ReadTarget, RecordOptions
 
 PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
 RATE_HZ = 20.0
@@ -131,7 +131,9 @@ def sampler_cpu(pids: dict[str, list[int]]) -> Results:
 def dstack_cpu_s(pids: list[int]) -> float:
     """The CPU time of rounds over some seconds, without the first one."""
     probe = NodeProbe()
-    targets: list[Target] = [{"worker_id": f"{pid:056x}", "pid": pid, "port": 0, "is_driver": False} for pid in pids]
+    targets: list[ReadTarget] = [
+        {"worker_id": f"{pid:056x}", "pid": pid, "port": 0, "is_driver": False} for pid in pids
+    ]
     options: RecordOptions = {
         "rate_hz": RATE_HZ,
         "seconds": 1.0,

@@ -14,7 +14,7 @@ from dstack.observed import calls
 from dstack.observed.calls import Awaitables, Call, Children, Futures, GroupCall, ProcessGroup, Refs, Unreadable
 from dstack.observed.node import NodeAnswer, RecordedRound
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import ForeignPython, RecordOptions, SampleOptions, Target, UnreadablePython
+from dstack.probes.node.wire import ForeignPython, ReadTarget, RecordOptions, SampleOptions, UnreadablePython
 
 Plain = dict[str, Any]
 """A part of a :class:`~dstack.observed.node.NodeAnswer`, of which tests pick fields by variable names."""
@@ -44,15 +44,15 @@ GROUP_WORDS = ("library", "world", "name", "rank", "ranks", "description")
 
 def target(
     pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | UnreadablePython | None = None
-) -> Target:
+) -> ReadTarget:
     """A driver; ``python`` is the result of :func:`dstack.probes.node_access.targets.foreign_python` for it."""
-    found: Target = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}
+    found: ReadTarget = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}
     if python is not None:
         found["python"] = python
     return found
 
 
-def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
+def sample(*targets: ReadTarget, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """The answer of ``probe``, or of a new one, with some options changed."""
     changed = cast(SampleOptions, {**OPTIONS, **options})
     return plain((probe or NodeProbe()).sample(targets, changed))
@@ -131,7 +131,7 @@ RECORD_OPTIONS: RecordOptions = {
 }
 
 
-def record(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
+def record(*targets: ReadTarget, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """One round of a recording by ``probe``, or by a new one, with some options changed."""
     changed = cast(RecordOptions, {**RECORD_OPTIONS, **options})
     return plain((probe or NodeProbe()).record(targets, changed))

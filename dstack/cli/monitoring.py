@@ -85,10 +85,10 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
     Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
     dstack takes a snapshot with stacks. SIGTERM ends the command with exit code 0.
     """
-    from dstack.watch import Settings, Terminated
+    from dstack.watch import Terminated, WatchSettings
     from dstack.watch import watch as begin
 
-    settings = Settings(
+    settings = WatchSettings(
         address=address, every_s=every, stuck_after_s=stuck_after, share=share / 100, timeout_s=timeout_s, **rest
     )
     try:

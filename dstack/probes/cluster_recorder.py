@@ -63,7 +63,7 @@ class LocalRecorder:
         self._receive = receive
         self.end = 0.0
         self._by_node: dict[str, list[Worker]] = {}
-        self._environments: dict[tuple[str, int], wire.Target] = {}
+        self._environments: dict[tuple[str, int], wire.ReadTarget] = {}
         self._probe = NodeProbe()
         self._is_started = False
 
@@ -90,7 +90,7 @@ class LocalRecorder:
                 result, is_last = NodeFailure(f"its probe failed: {error}"), True
             self._receive(NodeRound("", nodes, result, is_last))
 
-    def _target(self, worker: Worker) -> wire.Target:
+    def _target(self, worker: Worker) -> wire.ReadTarget:
         """The target of a worker; its environment is found once."""
         key = worker.worker_id, worker.pid
         if key not in self._environments:
@@ -104,7 +104,7 @@ class RemoteRecorder:
     def __init__(self, cluster: Cluster, options: wire.RecordOptions, receive: Receive) -> None:
         self._options = options
         self._deliver = receive
-        self._wanted: dict[str, list[wire.Target]] = {}
+        self._wanted: dict[str, list[wire.ReadTarget]] = {}
         self._over: set[str] = set()
         self._requests: queue.Queue[RecordRequest] = queue.Queue()
         self.end = 0.0

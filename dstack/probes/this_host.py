@@ -16,7 +16,7 @@ import ray
 from dstack.model.diagnosis import Check
 from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
 from dstack.probes.node.cpython.layouts import LAYOUTS
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.python_process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
@@ -93,7 +93,7 @@ def _layouts() -> Check:
     saved = listed([f"{major}.{minor}" for major, minor in LAYOUTS])
     try:
         version = ".".join(map(str, own_layout().version))
-    except Unreadable as error:
+    except UnreadableMemory as error:
         remedy = "Use a release build of CPython with the GIL; else dstack has stacks from py-spy, without waits."
         return Check("limit", f"memory layouts: saved for CPython {saved}; {error}", remedy)
     return Check("ok", f"memory layouts: CPython {version} as it is here, and saved for {saved}")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstack.pytest_plugin.settings import (
+from dstack.pytest_plugin.options import (
     BEGAN,
     IS_LAST_OF_MODULE,
     SECTION,
     SETTINGS,
     TIMEOUT_S,
-    Settings,
+    PluginSettings,
     add_options,
     marked_timeout_s,
     settings_of,
@@ -149,7 +149,7 @@ def _watched(item: pytest.Item, when: str) -> Wrapper:
     return result
 
 
-def _fail_if_stuck(item: pytest.Item, settings: Settings) -> None:
+def _fail_if_stuck(item: pytest.Item, settings: PluginSettings) -> None:
     """Fails a test that leaves a deadlock or hang in the cluster; each finding fails one test only."""
     __tracebackhide__ = True
     if "ray._private.worker" not in sys.modules and not settings.address:

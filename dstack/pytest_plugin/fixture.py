@@ -12,8 +12,8 @@ from dstack.errors import DstackError, UsageError
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot
 from dstack.pytest_plugin.inspection import Inspection, Inspector
+from dstack.pytest_plugin.options import SECTION, SETTINGS
 from dstack.pytest_plugin.phase import PHASE
-from dstack.pytest_plugin.settings import SECTION, SETTINGS
 
 PAUSE_S = 0.5
 PAUSE_SHARE = 2.0

@@ -27,7 +27,7 @@ from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Coroutine
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
-from dstack.pytest_plugin.settings import Settings
+from dstack.pytest_plugin.options import PluginSettings
 from dstack.report.not_observed import gaps_in_words
 from dstack.report.page.page_maker import PageMaker
 from dstack.report.text import report_text
@@ -79,7 +79,7 @@ class Inspector:
     that this process did not start, only the findings of its own job are included. The saved file has everything.
     """
 
-    def __init__(self, item: pytest.Item, settings: Settings) -> None:
+    def __init__(self, item: pytest.Item, settings: PluginSettings) -> None:
         self._settings = settings
         self._file_name = _file_name(item.nodeid)
         terms = Terms(TIMEOUT_S, history=SAVED_HISTORY if settings.directory else 0)

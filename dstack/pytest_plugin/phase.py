@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dstack.processes.interruption import InterruptibleCode
-from dstack.pytest_plugin.settings import Settings
+from dstack.pytest_plugin.options import PluginSettings
 from dstack.words import visible_lines
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Phase:
     """
 
     def __init__(
-        self, item: pytest.Item, when: str, settings: Settings, timeout_s: float | None, left_s: float | None
+        self, item: pytest.Item, when: str, settings: PluginSettings, timeout_s: float | None, left_s: float | None
     ) -> None:
         self.failure: str | None = None
         self.sections: list[str] = []

@@ -8,16 +8,16 @@ from concurrent.futures import Future
 from types import FrameType
 
 from dstack.processes.signals import CleanUp
-from dstack.watch.settings import Settings
+from dstack.watch.settings import WatchSettings
 
-__all__ = ["Settings", "Terminated", "watch"]
+__all__ = ["Terminated", "WatchSettings", "watch"]
 
 
 class Terminated(BaseException):
     """SIGTERM has ended the watch."""
 
 
-def watch(settings: Settings) -> None:
+def watch(settings: WatchSettings) -> None:
     """Watches a cluster until a signal ends it, together with its current work.
 
     Raises :class:`Terminated` on SIGTERM, KeyboardInterrupt on Ctrl-C, and :class:`dstack.DstackError` if it cannot
@@ -25,11 +25,11 @@ def watch(settings: Settings) -> None:
     """
     signal.signal(signal.SIGTERM, _end)
     from dstack.probes.connection.background import begin
-    from dstack.watch.loop import Watch  # loads Ray, which takes a moment
+    from dstack.watch.loop import ClusterWatch  # loads Ray, which takes a moment
 
     with CleanUp():
         signal.signal(signal.SIGTERM, _terminate)
-        one = Watch(settings)
+        one = ClusterWatch(settings)
         try:
             running = begin(one.run)
             _await(running)

@@ -23,8 +23,8 @@ from dstack.report.summaries import headline
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of
-from dstack.watch.settings import Settings
-from dstack.watch.snapshot_saver import SavedFiles, SnapshotDirectory, SnapshotSaver
+from dstack.watch.settings import WatchSettings
+from dstack.watch.snapshot_saver import SnapshotDirectory, SnapshotSaver, WrittenFiles
 from dstack.watch.trigger import POLL_S, Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
@@ -36,10 +36,10 @@ PAGE_S = 120.0
 """The time limit of a page; the cluster is not polled meanwhile."""
 
 
-class Watch:
+class ClusterWatch:
     """A watch of one cluster. :meth:`run` never returns; :meth:`stop`, from another thread, ends its current work."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WatchSettings) -> None:
         self._settings = settings
         self._events = Events(as_json=settings.as_json)
         directory = SnapshotDirectory(settings.directory, settings.keep)
@@ -212,7 +212,7 @@ class Watch:
             read = f"read {seen.observed} of {seen.total} workers and drivers"
             self._events.emit("seen", f"{diagnosis.verdict}: {headline(diagnosis)}; {read}")
 
-    def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: SavedFiles) -> None:
+    def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: WrittenFiles) -> None:
         documents = json.loads(check_json(analysed))["findings"]
         for index in new:
             finding = analysed.diagnosis.findings[index]

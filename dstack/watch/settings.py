@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Settings:
+class WatchSettings:
     """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots.
 
     ``html`` saves a page beside each snapshot.

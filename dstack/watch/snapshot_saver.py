@@ -90,7 +90,7 @@ def _page_name(snapshot: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedFiles:
+class WrittenFiles:
     """The names of a snapshot's file and of its page; None for what is not written."""
 
     snapshot: str | None = None
@@ -115,7 +115,7 @@ class SnapshotSaver:
         """The number of snapshots in memory that could not be written yet."""
         return len(self._unsaved)
 
-    def save(self, snapshot: Snapshot, *, with_page: bool = True) -> SavedFiles:
+    def save(self, snapshot: Snapshot, *, with_page: bool = True) -> WrittenFiles:
         """Saves a snapshot and its page, or keeps the snapshot in memory."""
         try:
             with self._saving:
@@ -126,8 +126,8 @@ class SnapshotSaver:
             self._events.emit(
                 "unsaved", f"{error.message} The snapshot stays in memory until it can be saved.{dropped}"
             )
-            return SavedFiles()
-        return SavedFiles(str(path), self._save_page(path) if with_page else None)
+            return WrittenFiles()
+        return WrittenFiles(str(path), self._save_page(path) if with_page else None)
 
     def retry(self) -> None:
         """Retries to write the snapshots that could not be written."""
@@ -138,7 +138,7 @@ class SnapshotSaver:
             except SnapshotFileError:
                 return
             self._unsaved.popleft()
-            self._events.emit("saved", f"after a retry: {SavedFiles(str(path), self._save_page(path))}")
+            self._events.emit("saved", f"after a retry: {WrittenFiles(str(path), self._save_page(path))}")
 
     def stop(self) -> None:
         """Ends the making of a page; a file that is being written is completed."""

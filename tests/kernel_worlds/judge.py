@@ -13,7 +13,7 @@ from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Job, Node, Sample, Snapshot, Worker, WorkerSample
 from dstack.model.vertex_keys import ChildThreadKey, Key, ThreadKey
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Target
+from dstack.probes.node.wire import ReadTarget
 from dstack.probes.observations import Assembly
 from tests.kernel_worlds.stage import Stage
 from tests.kernel_worlds.world import World
@@ -71,7 +71,7 @@ class Reading:
         """Take a sample of all processes."""
         began_s = time.monotonic() - self._began
         drivers = self.stage.world.drivers()
-        targets: list[Target] = [
+        targets: list[ReadTarget] = [
             {"worker_id": worker_id_of(one), "pid": self.stage.pids[one], "port": 0, "is_driver": True}
             for one in drivers
         ]

@@ -33,7 +33,7 @@ if not importlib.util.find_spec("psutil"):
 
 from dstack.probes.node.cpython import layouts
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, TaskLists
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import BLOCK_STACK_BYTES, FRAME_OF_OBJECT, STATE_3_10
 from dstack.probes.node.cpython.objects import Objects, reference
 from dstack.probes.node.cpython.python_process import runtime_address
@@ -416,7 +416,7 @@ class Calibration:
 
     def _attributes(self, cached_keys: int) -> dict[str, int]:
         one = Attributed()
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return Objects(self._memory, replace(self._assumed, cached_keys=cached_keys)).attributes(id(one))
         return {}
 

@@ -10,7 +10,7 @@ from dstack.libraries.torch.groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, Tor
 from dstack.observed.call_site import Site
 from dstack.observed.calls import RAY, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.named_values import frame_in, number_in, text_in
@@ -34,13 +34,13 @@ class RayGroups:
         """All groups by name."""
         found: dict[str, ProcessGroup] = {}
         for group in self._addresses():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 data = self._group(group)
                 found[data.name] = data
         return found
 
     def _addresses(self) -> list[int]:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             manager = self._process.modules.lookup(MODULE, "_group_mgr")
             table = self._objects.attribute(manager, "_name_group_map") if manager else 0
             return [group for _, group in self._objects.entries(table)[:MAX_GROUPS]] if table else []
@@ -59,9 +59,9 @@ class RayGroups:
 
 
 def group_of_ray(name: str, rank: float | None, size: float | None, world: str = "") -> ProcessGroup:
-    """The membership of one of so many processes. Raises :class:`Unreadable` where that cannot be."""
+    """The membership of one of so many processes. Raises :class:`UnreadableMemory` where that cannot be."""
     if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
-        raise Unreadable(f"rank {rank} of {size}")
+        raise UnreadableMemory(f"rank {rank} of {size}")
     ranks = tuple(range(int(size)))
     return ProcessGroup(library=RAY, world=world, name=name, rank=int(rank), ranks=ranks, description=name)
 

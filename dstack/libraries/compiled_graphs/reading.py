@@ -19,7 +19,7 @@ from dataclasses import replace
 from dstack.libraries.compiled_graphs import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
 from dstack.observed.calls import Call, ChannelCall
 from dstack.observed.processes import GraphChannel, GraphStage
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread
@@ -52,7 +52,7 @@ def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[GraphSt
     found: list[GraphStage] = []
     for thread in threads:
         for frame in thread.frames:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if is_in(frame, GRAPH_FILE, *LOOPS):
                     found.extend(_of_loop(objects, thread, frame))
                 elif is_in(frame, GRAPH_FILE, MONITOR) and (graph := frame.local("outer")):
@@ -100,18 +100,18 @@ def _stage(objects: Objects, reader: int, writer: int) -> GraphStage:
 
 
 def channels_of(objects: Objects, attributes: dict[str, int], name: str) -> Sequence[int]:
-    """The addresses of the channels of a reader or writer. Raises :class:`Unreadable` also where they are too many."""
+    """The addresses of the channels of a reader or writer. Raises :class:`UnreadableMemory`, also for too many."""
     channels = objects.items(attributes.get(name, 0), MAX_CHANNELS + 1)
     if len(channels) > MAX_CHANNELS:
-        raise Unreadable(f"more than {MAX_CHANNELS} channels")
+        raise UnreadableMemory(f"more than {MAX_CHANNELS} channels")
     return channels
 
 
 def count_of(objects: Objects, address: int, least: int = 0) -> int:
-    """A count of reads, writes or places. Raises :class:`Unreadable`."""
+    """A count of reads, writes or places. Raises :class:`UnreadableMemory`."""
     value = objects.number(address)
     if value is None or not least <= value < 1 << 53 or value != int(value):
-        raise Unreadable(f"{value} is not a count")
+        raise UnreadableMemory(f"{value} is not a count")
     return int(value)
 
 
@@ -168,7 +168,7 @@ def completed(objects: Objects, frames: Sequence[MemoryFrame], call: Call | None
     at = _end_of_channel(frames)
     if at is None:
         return call
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         is_write = function_of(frames[at]) == "write"
         found = _write(objects, frames[at]) if is_write else _read(objects, frames[at])
         if is_write and call is None and not _waits_without_sleep(objects, frames[0], found):
@@ -180,7 +180,7 @@ def completed(objects: Objects, frames: Sequence[MemoryFrame], call: Call | None
 def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str = "") -> Call | None:
     """The wait of a coroutine that awaits the result of ``execute_async``; None for any other.
 
-    A thread of Ray's reads the results in order. Raises :class:`Unreadable`.
+    A thread of Ray's reads the results in order. Raises :class:`UnreadableMemory`.
     """
     if not frames or not is_in(frames[0], GET_FILE, "__await__"):
         return None

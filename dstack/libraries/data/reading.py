@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dstack.libraries.train.reading import MAX_RANKS
 from dstack.observed.calls import DATA, Call, GroupCall, ProcessGroup
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.thread_stacks import is_in
@@ -25,7 +25,7 @@ def completed(objects: Objects, frames: Sequence[MemoryFrame], call: Call | None
     if call is None or not actor_id or not frames or not is_in(frames[0], *MEETING):
         return call
     split = count = None
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         split = objects.number(frames[0].local("split_idx"))
         count = objects.number(objects.attribute(frames[0].local("self"), "_n"))
     if split is None or count is None or not 0 <= split < count <= MAX_RANKS:

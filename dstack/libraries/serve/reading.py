@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dstack.libraries.serve import CHOOSING, PRIVATE, REPLICA_FILE
 from dstack.observed.calls import QueuedRequest, ServeRequest
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.thread_stacks import is_in
@@ -39,7 +39,7 @@ class ServeRequests:
         for frame in frames:
             if not frame.file.endswith(REPLICA_FILE):
                 continue
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if request := self._executed(frame):
                     return request
         return None
@@ -54,7 +54,7 @@ class ServeRequests:
         return None
 
     def queued(self, frames: Sequence[MemoryFrame]) -> QueuedRequest | None:
-        """The request that a coroutine holds until a replica has room. Raises :class:`Unreadable`."""
+        """The request that a coroutine holds until a replica has room. Raises :class:`UnreadableMemory`."""
         for frame in frames:
             file = CHOOSING.get(frame.function)
             if file and frame.file.endswith(file):
@@ -82,7 +82,7 @@ class ServeRequests:
 
     def _limits_of(self, replicas: Sequence[tuple[int, int]]) -> dict[str, int]:
         if len(replicas) > MAX_REPLICAS:
-            raise Unreadable(f"a deployment of {len(replicas)} replicas")
+            raise UnreadableMemory(f"a deployment of {len(replicas)} replicas")
         limits = {}
         for _, replica in replicas:
             info = self._objects.attributes(self._objects.attribute(replica, "_replica_info"))
@@ -95,7 +95,7 @@ class ServeRequests:
         for frame in frames:
             if not frame.file.endswith(ROUTER_FILE) or not frame.local("self"):
                 continue
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 metrics = self._objects.attribute(frame.local("self"), "_metrics_manager")
                 config = self._objects.attributes(self._objects.attribute(metrics, "_deployment_config"))
                 scaling = config.get("autoscaling_config", 0)
@@ -138,5 +138,5 @@ class ServeRequests:
     def _limit(self, address: int) -> int:
         number = self._objects.number(address)
         if number is None or not 0 <= number <= MAX_LIMIT:
-            raise Unreadable("a limit that is not a number")
+            raise UnreadableMemory("a limit that is not a number")
         return int(number)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.objects import DICT_KEYS
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.named_values import launch_variables, number_of
@@ -59,35 +59,35 @@ class TorchGroups:
     @cached_property
     def is_loaded(self) -> bool:
         """Whether the process has imported torch.distributed."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return self._process.modules.has(MODULE)
         return False
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
         """The variables that a launcher has set; empty if torch is not loaded."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return launch_variables(self._process) if self.is_loaded else {}
         return {}
 
     @cached_property
     def default(self) -> ProcessGroup | None:
         """The default group, None before ``init_process_group`` has ended."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return self.by_address.get(self._default) if self._default else None
         return None
 
     @cached_property
     def by_address(self) -> dict[int, ProcessGroup]:
         """All groups by the address of their Python object."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return {address: self._data(address, group) for address, group in self._groups.items()}
         return {}
 
     @cached_property
     def with_gloo(self) -> list[ProcessGroup]:
         """The groups that have gloo among their backends, in the order in which they were made."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             table = self._process.modules.lookup(MODULE, "_pg_backend_config")
             found = dict(self._objects.entries(table)) if table else {}
             texts = {group: self._objects.text(found[group], MAX_NAME) for group in self.by_address if group in found}
@@ -127,7 +127,7 @@ class TorchGroups:
         own = self._own_rank(members.get(self._default, [])) if self._default else None
         found = {}
         for address, ranks in members.items():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 group = self._group(address, ranks, own)
                 if group:
                     found[address] = group
@@ -148,7 +148,7 @@ class TorchGroups:
         table = self._process.modules.lookup(MODULE, "_pg_group_ranks")
         left = MAX_ALL_MEMBERS
         for group, ranks in self._objects.entries(table)[:MAX_GROUPS] if table else ():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if self._is_group(group) and 0 < self._objects.size(ranks, "dict") <= min(left, MAX_MEMBERS):
                     found = self._ranks(ranks)
                     left -= len(found)
@@ -158,7 +158,7 @@ class TorchGroups:
         """The ranks of a group's members in the world, in the order of their ranks in the group."""
         entries = self._objects.entries(table)
         if not entries:
-            raise Unreadable("a group without members")
+            raise UnreadableMemory("a group without members")
         key = (table, self._memory.pointer(table + DICT_KEYS), len(entries), *entries[0], *entries[-1])
         known = self._process.known.ranks
         if key not in known:
@@ -171,7 +171,7 @@ class TorchGroups:
         ranks, inside = (self._objects.counts(some) for some in zip(*entries, strict=True))
         pairs = sorted(zip(inside, ranks, strict=True))
         if sorted(inside) != list(range(len(entries))) or len(set(ranks)) < len(entries):
-            raise Unreadable("ranks that do not count from 0 on")
+            raise UnreadableMemory("ranks that do not count from 0 on")
         return [rank for _, rank in pairs]
 
     def _own_rank(self, world: list[int]) -> int | None:
@@ -184,7 +184,7 @@ class TorchGroups:
 
     def _rank_in(self, cpp: int, ranks: list[int]) -> int | None:
         """The own rank in the world by the C++ object of a group of these; None where its size is not theirs."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             rank, size = self._memory.unpack("<ii", cpp + RANK_AND_SIZE)
             return ranks[rank] if 0 <= rank < size == len(ranks) else None
         return None
@@ -223,7 +223,7 @@ class TorchGroups:
 
     def _cpp_text(self, address: int) -> str | None:
         """A ``std::string`` of libstdc++: where its characters are, and how many."""
-        with contextlib.suppress(Unreadable, UnicodeDecodeError):
+        with contextlib.suppress(UnreadableMemory, UnicodeDecodeError):
             start, size = self._memory.pointers(address, 2)
             if 0 < size <= MAX_DESCRIPTION and self._memory.read(start + size, 1) == b"\0":
                 text = self._memory.read(start, size).decode()

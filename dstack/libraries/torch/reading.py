@@ -26,7 +26,7 @@ from dstack.libraries.torch.groups import (
 from dstack.observed.call_site import Site
 from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -98,7 +98,7 @@ def deadline_of(memory: ProcessMemory, call: SystemCall) -> float | None:
     """The Unix time at which a wait for a futex ends; None where it has none."""
     if call.futex_deadline is None or call.arguments[1] & ~FUTEX_FLAGS != FUTEX_WAIT_UNTIL:
         return None
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         seconds, nanoseconds = memory.unpack("<qq", call.futex_deadline)
         is_unix_time = call.arguments[1] & FUTEX_CLOCK_REALTIME
         deadline = float(seconds + nanoseconds / 1e9 + (0 if is_unix_time else time.time() - time.monotonic()))
@@ -146,7 +146,7 @@ class Work:
 
 def work_of(objects: Objects, leaf: MemoryFrame, futex: int) -> Work | None:
     """The Work among the objects of a frame that owns the futex on which the thread sleeps; None for none."""
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         found = (_if_waited_for(objects, address, futex) for address in _works(objects, leaf))
         return next(filter(None, found), None)
     return None
@@ -163,7 +163,7 @@ def _works(objects: Objects, leaf: MemoryFrame) -> Iterator[int]:
 
 def _if_waited_for(objects: Objects, address: int, futex: int) -> Work | None:
     memory = objects.memory
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         start = memory.pointer(address + CPP_OBJECT)
         if 0 <= futex - start < WORK_BYTES:
             rank, operation = memory.unpack("<iB", start + RANK_AND_OPERATION)

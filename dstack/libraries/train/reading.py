@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from dstack.call_sites import SITES
 from dstack.libraries.train import MEETING as MEETING_SITE
 from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -38,7 +38,7 @@ class TrainRank:
 
 
 def rank_in_train(process: PythonProcess) -> TrainRank | None:
-    """The rank of a process in its worker group, if it is a Train worker; raises :class:`Unreadable`."""
+    """The rank of a process in its worker group, if it is a Train worker; raises :class:`UnreadableMemory`."""
     objects = process.objects
     context = process.modules.lookup(*CONTEXT)
     if not objects.is_a(context, "TrainContext"):
@@ -56,7 +56,7 @@ def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str) -> C
     """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
 
     Unknown while Train lets a group continue without some of its ranks, as on nodes that are preempted.
-    Raises :class:`Unreadable`.
+    Raises :class:`UnreadableMemory`.
     """
     frame = next((frame for frame in frames if is_in(frame, *MEETING)), None)
     if frame is None or not actor_id or not any(is_in(one, *WAITING) for one in frames):
@@ -76,7 +76,7 @@ def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str) -> C
 
 def _group(actor_id: str, rank: int, size: int) -> ProcessGroup:
     if not 0 <= rank < size <= MAX_RANKS:
-        raise Unreadable(f"rank {rank} of {size}")
+        raise UnreadableMemory(f"rank {rank} of {size}")
     return ProcessGroup(library=TRAIN, world=actor_id, name="workers", rank=rank, ranks=tuple(range(size)))
 
 
@@ -85,7 +85,7 @@ def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | Non
     timeout_s = objects.number(actor.get("_timeout_s", 0))
     if timeout_s is None:
         return None
-    with contextlib.suppress(Unreadable, IndexError):
+    with contextlib.suppress(UnreadableMemory, IndexError):
         began = objects.number(objects.items(actor.get("_sync_start_times", 0))[rank])
         return None if began is None else round(began + timeout_s - time.monotonic() + time.time())
     return None
@@ -93,7 +93,7 @@ def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | Non
 
 def _has_ended(process: PythonProcess, runner: int) -> bool:
     """Whether the thread of the training function has ended without an error; Train handles errors."""
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         thread, error = (process.objects.attribute(runner, name) for name in ("_thread", "_exc"))
         if process.objects.is_a(thread, "Thread") and process.objects.is_a(error, "NoneType"):
             ident = process.objects.number(process.objects.attribute(thread, "_ident"))

@@ -23,7 +23,7 @@ Request = tuple[Callable[[Any], Any], str, Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class UnaryCall:
     """One unary call: ``stub`` makes the service's stub from a channel."""
 
     address: str
@@ -41,7 +41,7 @@ class CallFailure:
     cause: Cause = "other"
 
 
-def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+def call_all(calls: Sequence[UnaryCall], metadata: Metadata) -> list[Any]:
     """The replies, in order; a :class:`CallFailure` where there is none. Calls to one address share a channel.
 
     Runs on an event loop of its own, so it may be called from anywhere, also from inside another loop.
@@ -66,7 +66,7 @@ def _loop(pid: int) -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+async def _call_all(calls: Sequence[UnaryCall], metadata: Metadata) -> list[Any]:
     gate = asyncio.Semaphore(MAX_CONCURRENT)
     replies: dict[int, Any] = {}
     at = grouped((call.address, index) for index, call in enumerate(calls))
@@ -83,7 +83,7 @@ async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
     return [replies[index] for index in range(len(calls))]
 
 
-async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> Any:
+async def _call(channel: grpc.aio.Channel, call: UnaryCall, metadata: Metadata) -> Any:
     method = getattr(call.stub(channel), call.method)
     try:
         return await asyncio.wait_for(
@@ -95,6 +95,6 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
         return CallFailure(f"no answer within {call.timeout_s:.1f} s", "timeout")
 
 
-def _explained(error: grpc.RpcError, call: Call) -> CallFailure:
+def _explained(error: grpc.RpcError, call: UnaryCall) -> CallFailure:
     problem = explained(grpc.StatusCode, error, call.address, call.timeout_s)
     return CallFailure(problem.reason, problem.cause)

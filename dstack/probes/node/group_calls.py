@@ -17,7 +17,7 @@ from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.reading import TorchCalls, deadline_of
 from dstack.libraries.train.reading import TrainRank, rank_in_train
 from dstack.observed.calls import RAY, Call, Executions, GroupCall, ProcessGroup, ProcessObject
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
@@ -57,7 +57,7 @@ class ProcessGroups:
         )
 
     def _train(self) -> TrainRank | None:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return rank_in_train(self._process)
         return None
 
@@ -85,7 +85,7 @@ class GroupCalls:
         site = site_in(frames[at], IN_CALLERS)
         if site is None or not site.operation:
             return None
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             calls = self._ray if site.library == RAY else self._torch
             operation, group = calls.operation_and_group(frames[: at + 1], site)
             if group is None:
@@ -146,7 +146,7 @@ def wait_for_tensors(
 ) -> Call | None:
     """The wait for the tensors of an object, by the thread that receives them or must end another transfer before.
 
-    None where the thread is in no such wait, or no thread makes transfers. Raises :class:`Unreadable`.
+    None where the thread is in no such wait, or no thread makes transfers. Raises :class:`UnreadableMemory`.
     """
     at = next((at for at, frame in enumerate(frames) if is_user(frame) or is_in(frame, STORE_FILE, WAIT)), None)
     if at is None or is_user(frames[at]):
@@ -179,5 +179,5 @@ def _object_id(objects: Objects, frame: MemoryFrame) -> str:
     """The id in the local ``obj_id``."""
     object_id = objects.text(frame.local("obj_id"), ID_LENGTH + 1)
     if len(object_id) != ID_LENGTH:
-        raise Unreadable(f"{object_id} is not the id of an object")
+        raise UnreadableMemory(f"{object_id} is not the id of an object")
     return object_id

@@ -17,7 +17,7 @@ from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.timers import Callbacks, timer_of_thread
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
@@ -83,7 +83,7 @@ class _ThreadState:
 
 
 class MemoryReader:
-    """One reading of one process. Raises ``OSError`` or :class:`Unreadable` where nothing can be read."""
+    """One reading of one process. Raises ``OSError`` or :class:`UnreadableMemory` where nothing can be read."""
 
     def __init__(self, request: ReadRequest, known: KnownProcess, origins: Origins) -> None:
         self._request = request
@@ -102,7 +102,7 @@ class MemoryReader:
         Where a thread begins or ends just then, the list of threads leads nowhere, and all is read again.
         """
         for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 return self._read()
         return self._read()
 
@@ -211,13 +211,13 @@ class MemoryReader:
         """The declared groups of an actor that has event loops, or threads for its methods."""
         pool = [thread for thread in process.threads if thread.os_thread_id != self._request.pid]
         if runs_methods(pool) or any(map(is_event_loop, pool)):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 return concurrency_groups(process.modules, process.objects)
         return None
 
     def _labels(self, process: PythonProcess) -> dict[str, str]:
         """The labels that the program has given it; none where these cannot be read."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return program_labels(process)
         return {}
 
@@ -320,7 +320,7 @@ class MemoryReader:
             if time.monotonic() > deadline or (agrees and not self._may_wait(found)):
                 break
             time.sleep(PAUSE_S * max(0, attempt - 1))
-            with contextlib.suppress(OSError, Unreadable):
+            with contextlib.suppress(OSError, UnreadableMemory):
                 is_stable, again = self._read_one(state.thread, states)
                 if is_stable:
                     return self._proven(again)

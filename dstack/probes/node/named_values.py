@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import Modules, PythonProcess
@@ -21,13 +21,13 @@ MAX_LABELS, MAX_NAME, MAX_VALUE = 32, 64, 128
 def program_labels(process: PythonProcess) -> dict[str, str]:
     """The first labels that the program has given its process by ``dstack.label``, as text.
 
-    Raises :class:`Unreadable`.
+    Raises :class:`UnreadableMemory`.
     """
     objects = process.objects
     table = process.modules.lookup(MODULE, TABLE)
     found: dict[str, str] = {}
     for name, value in objects.entries(table)[:MAX_LABELS] if table else ():
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             text = _text(objects, value)
             if text is not None:
                 found[objects.text(name, MAX_NAME)] = text
@@ -55,17 +55,17 @@ MAX_VARIABLE = 256
 def launch_variables(process: PythonProcess) -> Mapping[str, str]:
     """The variables of :data:`NAMES` in ``os.environ``, which keeps bytes by bytes; seen on CPython 3.10 to 3.14.
 
-    Raises :class:`Unreadable`.
+    Raises :class:`UnreadableMemory`.
     """
     objects = process.objects
     environ = process.modules.lookup("os", "environ")
     entries = objects.entries(objects.attribute(environ, "_data")) if environ else []
     if len(entries) > MAX_VARIABLES:
-        raise Unreadable(f"{len(entries)} environment variables")
+        raise UnreadableMemory(f"{len(entries)} environment variables")
     lengths = set(map(len, NAMES))
     found = {}
     for key, value in entries:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if objects.size(key, "bytes") in lengths and (name := NAMES.get(objects.data(key))):
                 found[name] = objects.data(value, MAX_VARIABLE).decode("utf-8", "replace")
     return found
@@ -90,7 +90,7 @@ def runs_methods(threads: Iterable[AnyThread]) -> bool:
 def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
     """The groups by method, as declared with ``@ray.method(concurrency_group=...)``, of a worker's actor; None without.
 
-    Ray sets the group's name as an attribute of the function (2.46 and 2.60). Raises :class:`Unreadable`.
+    Ray sets the group's name as an attribute of the function (2.46 and 2.60). Raises :class:`UnreadableMemory`.
     """
     instance = actor_instance(modules, objects)
     if instance is None:
@@ -103,7 +103,7 @@ def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | N
 def actor_instance(modules: Modules, objects: Objects) -> int | None:
     """The address of a worker's actor; None where it has none.
 
-    Ray's worker keeps its single instance, also while it is idle. Raises :class:`Unreadable`.
+    Ray's worker keeps its single instance, also while it is idle. Raises :class:`UnreadableMemory`.
     """
     worker = modules.lookup("ray._private.worker", "global_worker")
     actors = objects.attributes(worker).get("actors") if worker else None
@@ -112,10 +112,10 @@ def actor_instance(modules: Modules, objects: Objects) -> int | None:
 
 
 def local_in(frame: MemoryFrame, name: str) -> int:
-    """The address of the object in a local. Raises :class:`Unreadable` where it has none."""
+    """The address of the object in a local. Raises :class:`UnreadableMemory` where it has none."""
     address = frame.local(name)
     if not address:
-        raise Unreadable(f"there is no local variable {name}")
+        raise UnreadableMemory(f"there is no local variable {name}")
     return address
 
 

@@ -33,7 +33,7 @@ from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, TargetProcess
-from dstack.probes.node.wire import NodeRequest, RecordOptions, SampleOptions, Target
+from dstack.probes.node.wire import NodeRequest, ReadTarget, RecordOptions, SampleOptions
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -73,7 +73,7 @@ class NodeProbe:
         stubs: Callable[[], Any] | None = None,
         *,
         is_guest: bool = False,
-        prepare: Callable[[Target], Target] | None = None,
+        prepare: Callable[[ReadTarget], ReadTarget] | None = None,
     ) -> None:
         self._core_workers = CoreWorkers(stubs)
         self._prepare = prepare or (lambda target: target)
@@ -119,7 +119,7 @@ class NodeProbe:
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
 
-    def sample(self, targets: Sequence[Target], options: SampleOptions, others: Others | None = None) -> NodeAnswer:
+    def sample(self, targets: Sequence[ReadTarget], options: SampleOptions, others: Others | None = None) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
@@ -145,7 +145,7 @@ class NodeProbe:
         answer = self._answer(processes, starting, began_at, deadline)
         return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(raylet_reports(of_nodes)))
 
-    def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
+    def record(self, targets: Sequence[ReadTarget], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import NodeRequest, RecordOptions, Target, packed
+from dstack.probes.node.wire import NodeRequest, ReadTarget, RecordOptions, packed
 
 IDLE_S = 60.0
 """How long a probe stays in the cluster without a call."""
@@ -42,7 +42,7 @@ class ProbeActor:
         with self._watchdog.call():
             return packed(self._probe.answer(request))
 
-    def record(self, targets: Sequence[Target], options: RecordOptions) -> bytes:
+    def record(self, targets: Sequence[ReadTarget], options: RecordOptions) -> bytes:
         """One round of a recording of the target processes, as a packed :class:`RecordedRound`."""
         with self._watchdog.call():
             return packed(self._probe.record(targets, options))

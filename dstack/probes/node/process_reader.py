@@ -13,7 +13,7 @@ import psutil
 
 from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
@@ -69,7 +69,7 @@ class ProcessReader:
             reading = MemoryReader(request, known, self.origins).read()
         except PermissionError:
             return self._through_pyspy(request, Problem.of_memory(why_denied(process.pid), "permission"))
-        except (OSError, Unreadable) as error:
+        except (OSError, UnreadableMemory) as error:
             self._known.pop(process.pid, None)  # it may just have begun, and not have mapped all of its files
             self._require_alive(process)
             return self._through_pyspy(request, Problem.of_memory(error, "unreadable"))

@@ -15,7 +15,7 @@ from dstack.observed.call_site import Site
 from dstack.observed.calls import Call, HeldRefs, ProcessObject, Refs
 from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.future_sources import GENERATOR_FILE
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.named_values import local_in
@@ -30,7 +30,7 @@ RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
 Terms = Callable[[Sequence[TextFrame], Site], tuple[float | None, str | None]]
-"""From frames and the site of their call: its timeout in seconds, and an assumption. Raises :class:`Unreadable`."""
+"""From frames and the site of their call: its timeout in s, and an assumption. Raises :class:`UnreadableMemory`."""
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
@@ -64,7 +64,7 @@ class RayWaits:
             return None
         try:
             return self._ray_get(frames) if site is RAY_GET else self._ray_wait(frames)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return unread_call(site, 0, error)
 
     def _ray_get(self, frames: Sequence[MemoryFrame]) -> Call:
@@ -86,7 +86,7 @@ class RayWaits:
         items = self._objects.items(local_in(frames[0], "ray_waitables"))
         timeout, number = self._seconds(frames[0], "timeout"), self._seconds(frames[0], "num_returns")
         if number is None:
-            raise Unreadable("num_returns is not a number")
+            raise UnreadableMemory("num_returns is not a number")
         refs = self.refs(items)
         timeout_s = None if timeout == RAY_WAIT_FOR_EVER else timeout
         at = next((i for i, frame in enumerate(frames) if is_next_of_generator(frame)), None)
@@ -105,7 +105,7 @@ class RayWaits:
         return Refs(refs=tuple(object_refs(self._objects, refs)), owners=tuple(owners(self._objects, refs)))
 
     def _seconds(self, frame: MemoryFrame, name: str) -> float | None:
-        """The value of a local that refers to None or a number. Raises :class:`Unreadable`."""
+        """The value of a local that refers to None or a number. Raises :class:`UnreadableMemory`."""
         return self._objects.number(local_in(frame, name))
 
 
@@ -123,7 +123,7 @@ def shallow_call(frames: Sequence[TextFrame], terms_of: Terms) -> Call | None:
         return unread_call(site, 0, "the generator was not read")
     try:
         timeout_s, assumed = terms_of(frames, site)
-    except Unreadable as error:
+    except UnreadableMemory as error:
         return unread_call(site, 0, error)
     return Call(site=site.id, frame=0, need=HeldRefs(assumed=assumed), timeout_s=timeout_s)
 
@@ -144,10 +144,10 @@ def _timeout_in_locals(frames: Sequence[TextFrame], site: Site) -> tuple[float |
 def _seconds_in(frame: TextFrame, name: str) -> float | None:
     """The value of a local that refers to None or a number, as py-spy prints it."""
     if name not in frame.values:
-        raise Unreadable(f"there is no local variable {name}")
+        raise UnreadableMemory(f"there is no local variable {name}")
     text = frame.values[name]
     if text == "None":
         return None
     if NUMBER.fullmatch(text):
         return float(text)
-    raise Unreadable(f"{name} is not a number")
+    raise UnreadableMemory(f"{name} is not a number")

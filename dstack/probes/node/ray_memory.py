@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.objects import SIZE, TYPE, Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.procfs.proc import Mapping
@@ -59,7 +59,7 @@ def owners(objects: Objects, refs: Iterable[int]) -> list[str]:
     """The worker ids of the owners of these ObjectRefs, in order; empty where one cannot be read."""
     try:
         return [_owner(objects.memory, ref) for ref in refs]
-    except Unreadable:
+    except UnreadableMemory:
         return []
 
 
@@ -96,11 +96,11 @@ def refs_of(objects: Objects, waitables: Sequence[int]) -> list[int]:
 def plausible_id(data: bytes) -> str:
     """The ObjectRef id in hex, if these 28 bytes can be one: a task and a job, and an index from 1 on.
 
-    Raises :class:`Unreadable` otherwise.
+    Raises :class:`UnreadableMemory` otherwise.
     """
     unique, job, index = data[:8], data[20:24], int.from_bytes(data[24:], "little")
     if not index or unique == bytes(8) or job in (bytes(4), b"\xff" * 4):
-        raise Unreadable(f"{data.hex()} is not the id of an ObjectRef")
+        raise UnreadableMemory(f"{data.hex()} is not the id of an ObjectRef")
     return data.hex()
 
 
@@ -115,7 +115,7 @@ def actor_of_task(task_id: str | None) -> str:
 
 
 def actor_of_handle(objects: Objects, handle: int) -> str:
-    """The id of the actor that a handle is for. Raises :class:`Unreadable`."""
+    """The id of the actor that a handle is for. Raises :class:`UnreadableMemory`."""
     objects.expect(handle, "ActorHandle")
     actor_id = objects.attribute(handle, "_ray_actor_id")
     objects.expect(actor_id, *ACTOR_ID_TYPES)
@@ -137,18 +137,18 @@ NO_ACTOR = "f" * 16
 
 
 class ThreadTasks:
-    """Reads one process. Raises :class:`Unreadable` where its library is not the one that the layout describes."""
+    """Reads one process. Raises :class:`UnreadableMemory` where its library is not what the layout describes."""
 
     def __init__(self, memory: ProcessMemory, library: Mapping, layout: ThreadContext) -> None:
         base = library.start
         note = bytes.fromhex(layout["note"])
         if memory.read(base + layout["note_at"], len(note)) != note:
-            raise Unreadable("its _raylet.so is another build")
+            raise UnreadableMemory("its _raylet.so is another build")
         self._memory = memory
         self._module = memory.pointer(base + layout["module_at"])
         self._offset = layout["offset"]
         if not 0 < self._module < MAX_MODULES:
-            raise Unreadable(f"{self._module} is not the number of a module")
+            raise UnreadableMemory(f"{self._module} is not the number of a module")
 
     def task_of(self, pthread: int) -> str | None:
         """The id of the task that a thread runs, or None where it runs none."""
@@ -185,7 +185,7 @@ def read_tasks(
             return None
         tasks = ThreadTasks(memory, library, layout)
         return {thread.os_thread_id: _if_real(tasks.task_of(thread.thread_id), title) for thread in threads}
-    except Unreadable:
+    except UnreadableMemory:
         return None
 
 
@@ -206,7 +206,7 @@ MAX_NODES = 10_000
 
 
 class Contexts:
-    """The contexts of one process. Every method raises :class:`Unreadable`."""
+    """The contexts of one process. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, process: PythonProcess) -> None:
         self._objects = process.objects
@@ -246,11 +246,11 @@ class Contexts:
                     yield key, value
                 elif value:
                     nodes.append(value)
-        raise Unreadable(f"a context of more than {MAX_NODES} parts")
+        raise UnreadableMemory(f"a context of more than {MAX_NODES} parts")
 
     def _pairs(self, node: int) -> tuple[int, ...]:
         """Words in pairs: a variable and its value, or 0 and a further node."""
         count = self._memory.int64(node + SIZE)
         if not 0 <= count <= 2 * BRANCHES or count % 2:
-            raise Unreadable(f"a part of a context of {count} words")
+            raise UnreadableMemory(f"a part of a context of {count} words")
         return self._memory.pointers(node + PAIRS, count)

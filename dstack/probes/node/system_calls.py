@@ -17,7 +17,7 @@ from itertools import islice
 
 from dstack.call_sites import KERNEL
 from dstack.observed.calls import Call, End, EndKind, EndState, KernelObjects
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.procfs import open_files, proc
@@ -180,7 +180,7 @@ class KernelWaits:
 
     def timeout_s(self, call: proc.SystemCall) -> float | None:
         """The seconds after which the call ends by itself, as it was called; None if it has no timeout."""
-        with contextlib.suppress(Unreadable, struct.error):
+        with contextlib.suppress(UnreadableMemory, struct.error):
             timeouts = [self._timeout_s(call), *self._timers(call)]
             return min((one for one in timeouts if one is not None and 0 <= one < LONGEST_TIMEOUT_S), default=None)
         return None
@@ -247,7 +247,7 @@ class KernelWaits:
 
     def _wanted(self, call: proc.SystemCall) -> Sequence[_Want]:
         """The descriptors that a call waits on, at most one more than are followed; none if a part is unreadable."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return list(islice(self._wants(call), MAX_ENDS + 1))
         return ()
 
@@ -365,7 +365,7 @@ def with_host(call: Call, frames: Sequence[MemoryFrame], objects: Objects) -> Ca
 
 def _host_in(frame: MemoryFrame, objects: Objects) -> str | None:
     """The name of a host, and no address, in a variable of a frame, or in an attribute of its object."""
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         owner = frame.local("self")
         attributes = objects.attributes(owner) if owner else {}
         words = (found for name in HOST for found in (frame.local(name), attributes.get(name)))
@@ -376,7 +376,7 @@ def _host_in(frame: MemoryFrame, objects: Objects) -> str | None:
 
 def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | None:
     """How long a thread in ``time.sleep`` will sleep on; None if that cannot be read. CPython 3.11 to 3.14."""
-    with contextlib.suppress(Unreadable, struct.error):
+    with contextlib.suppress(UnreadableMemory, struct.error):
         if call.number == proc.CLOCK_NANOSLEEP and call.arguments[1] & 1:  # TIMER_ABSTIME
             seconds, nanoseconds = memory.unpack("<qq", call.arguments[2])
             return max(0.0, float(seconds + nanoseconds / NANOSECONDS - time.clock_gettime(call.arguments[0] & 0xFF)))

@@ -26,7 +26,7 @@ from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_stacks import AnyThread
-from dstack.probes.node.wire import SampleOptions, Target, ThreadContext
+from dstack.probes.node.wire import ReadTarget, SampleOptions, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class TargetProcess:
 
     def __init__(
         self,
-        target: Target,
+        target: ReadTarget,
         families: Families,
         tables: KernelTables,
         parent: TargetProcess | None = None,
@@ -266,7 +266,7 @@ class TargetProcess:
         self.children_left_out = max(0, len(found) - limit)
         known = {self.pid: self}
         for pid in found[:limit]:
-            target: Target = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
+            target: ReadTarget = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
             parent_pid = self.below[pid]
             known[pid] = TargetProcess(target, self._families, self._tables, known.get(parent_pid), parent_pid)
             self.children.append(known[pid])

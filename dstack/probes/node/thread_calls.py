@@ -47,7 +47,7 @@ from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.event_loops import may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import Coroutines
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
@@ -123,7 +123,7 @@ class BlockedCalls:
             call = self._rays.call(frames) or self._thread_join(frames) or self._sleep(thread)
             for complete in OF_THREADS:
                 call = complete(self._objects, frames, call, actor_id)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
         if call is None or isinstance(call.need, ChannelCall):
@@ -136,7 +136,7 @@ class BlockedCalls:
         """The objects that this call of a thread waits on, which others in the process may reach."""
         try:
             return of_thread(call, thread.frames, self._objects, self._is_user) if call else NOTHING
-        except Unreadable:
+        except UnreadableMemory:
             return NOTHING
 
     # Threads
@@ -150,7 +150,7 @@ class BlockedCalls:
         try:
             joined = local_in(frame, "self")
             timeout = self._seconds(frame, "timeout")
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return unread_call(THREAD_JOIN, at, error)
         runner = self._runner_of(joined)
         if runner is None:
@@ -161,7 +161,7 @@ class BlockedCalls:
         """The OS id of the thread that runs a Thread object, by its frames, or by its ident while these change."""
         if runner := next((os_id for one, os_id in self._thread_objects if one == thread_object), None):
             return runner
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             ident = self._objects.number(self._objects.attribute(thread_object, "_ident"))
             return next((other.os_thread_id for other in self._threads if other.thread_id == ident), None)
         return None
@@ -180,7 +180,7 @@ class BlockedCalls:
 
     def _is_daemon(self, thread_object: int) -> bool:
         """Whether a Thread object is that of a daemon, or cannot be read."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return self._objects.truth(self._objects.attribute(thread_object, "_daemonic")) is not False
         return True
 
@@ -222,7 +222,7 @@ class BlockedCalls:
         """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
         if self._is_user(leaf):
             return None
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             owner = leaf.local("self")
             words = (*leaf.locals, *(self._objects.attribute_values(owner) if owner else ()))
             texts = (self._objects.text(word, MAX_PATH) for word in words if self._objects.is_a(word, "str"))
@@ -281,7 +281,7 @@ class BlockedCalls:
             return None
         try:
             return self._locks.slept_on(thread.frames[0], blocked_in)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
 
@@ -295,7 +295,7 @@ class BlockedCalls:
             if is_rlock and not coroutines:
                 return replace(call, need=self._owner(lock.address, ids))
             holders = [] if is_rlock else self._locks.holders(lock.address, self._threads)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return replace(call, need=UnreadableNeed(reason=str(error)))
         if not holders and not coroutines:
             is_alone = self._around.threads_of_parent is not None and len(threads_of(self._pid)) == 1
@@ -324,7 +324,7 @@ class BlockedCalls:
         sites = [(0, leaf), *((at, site) for at, site in sites_outward(frames, self._is_user) if at)]
         if any(site.is_idle for _, site in sites):
             return None
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if tensors := wait_for_tensors(self._objects, frames, self._threads, self._is_user):
                 return tensors
         for at, site in sites:
@@ -354,7 +354,7 @@ class BlockedCalls:
             object_id = hex(futures[0]) if len(futures) == 1 else None
             need = self._given_by(self._executors.pending(futures), object_id, needs_all=needs_all)
             return Call(site=site.id, frame=at, need=need, timeout_s=timeout_s)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return unread_call(site, at, error)
 
     def _futures_of(self, frame: MemoryFrame) -> tuple[Sequence[int], bool]:
@@ -408,7 +408,7 @@ class BlockedCalls:
         for at, frame in enumerate(frames):
             name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
             future = frame.local(name) if name and ASYNCIO in frame.file else None
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if future and self.coroutines.is_task(future):
                     return Call(site=UNTIL_COMPLETE.id, frame=at, need=Awaitables(coroutines=(hex(future),)))
         return None
@@ -431,14 +431,14 @@ class BlockedCalls:
     # Values of locals
 
     def _seconds(self, frame: MemoryFrame, name: str) -> float | None:
-        """The value of a local that refers to None or a number. Raises :class:`Unreadable`."""
+        """The value of a local that refers to None or a number. Raises :class:`UnreadableMemory`."""
         return self._objects.number(local_in(frame, name))
 
     def _timeout_s(self, frames: Sequence[MemoryFrame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
             name = "timeout" if frame.has("timeout") else "timeout_seconds"
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 timeout = self._seconds(frame, name)
                 if timeout is not None and timeout >= 0:
                     return timeout

@@ -47,7 +47,7 @@ class _Target(TypedDict):
     is_driver: bool
 
 
-class Target(_Target, total=False):
+class ReadTarget(_Target, total=False):
     """A process to read. ``python`` and ``thread_context`` are given where it runs another Python than the probe."""
 
     python: ForeignPython | UnreadablePython
@@ -114,7 +114,7 @@ class NodeRequest(TypedDict):
     nodes: list[str]
     workers: list[CoreWorker]
     questions: Questions
-    targets: list[Target]
+    targets: list[ReadTarget]
     options: SampleOptions
 
 

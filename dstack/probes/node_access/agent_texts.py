@@ -21,7 +21,7 @@ from functools import lru_cache
 from dstack.call_sites import RAY_GET, RAY_WAIT
 from dstack.model.snapshot import Job
 from dstack.observed.call_site import Site
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.stacks.source_files import read_source
 from dstack.probes.node.thread_stacks import AnyFrame, CodePosition, PythonThread, TextFrame, function_of, is_in
 
@@ -116,13 +116,13 @@ class Sources:
         return found[0] if len(found) == 1 else None
 
     def terms_of(self, frames: Sequence[TextFrame], site: Site) -> tuple[float | None, str | None]:
-        """The timeout of a call, which is None, and the assumption. Raises :class:`Unreadable`."""
+        """The timeout of a call, which is None, and the assumption. Raises :class:`UnreadableMemory`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
         path = frame.position.file if frame and self._is_user(frame) else ""
         if frame is None or not os.path.isabs(path):
-            raise Unreadable(UNKNOWN_TERMS)
+            raise UnreadableMemory(UNKNOWN_TERMS)
         if not has_no_timeout(_text_of(path), frame.position.line, function_of(frame), NAMES[site.id]):
-            raise Unreadable(UNKNOWN_TERMS)
+            raise UnreadableMemory(UNKNOWN_TERMS)
         return None, f"{os.path.basename(path)}:{frame.position.line} is the code that it runs"
 
 

@@ -98,7 +98,7 @@ class NodeParts(TypedDict):
     """What a request has of its own for each node: see :class:`dstack.probes.node.wire.NodeRequest`."""
 
     workers: list[wire.CoreWorker]
-    targets: list[wire.Target]
+    targets: list[wire.ReadTarget]
 
 
 class SampleRequest(NamedTuple):
@@ -127,7 +127,7 @@ class RecordRequest(NamedTuple):
     has its targets, and ends in its time.
     """
 
-    targets: dict[str, list[wire.Target]]
+    targets: dict[str, list[wire.ReadTarget]]
     options: wire.RecordOptions
     end: float
 

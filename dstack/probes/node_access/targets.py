@@ -36,7 +36,7 @@ from dstack.probes.node.cpython.debug_offsets import (
     require_version,
 )
 from dstack.probes.node.cpython.layouts import LAYOUTS
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import runtime_address
 from dstack.probes.node.procfs.proc import Mapping, address_in, mapped_files, mappings
 from dstack.probes.node.ray_memory import library_of
@@ -140,12 +140,12 @@ def _symbol(library: Any, table_name: str) -> int:
     return int(symbols.get_symbol(at // size)["st_value"])
 
 
-def targets(workers: Iterable[Worker]) -> list[wire.Target]:
+def targets(workers: Iterable[Worker]) -> list[wire.ReadTarget]:
     """The workers as targets of :class:`dstack.probes.node.probe.NodeProbe`."""
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
 
 
-def with_environment(target: wire.Target) -> wire.Target:
+def with_environment(target: wire.ReadTarget) -> wire.ReadTarget:
     """A target on this host, with its environment if it runs another Python than dstack."""
     pid = target["pid"]
     python = foreign_python(pid)
@@ -190,7 +190,7 @@ def _if_it_agrees(found: Python, pid: int) -> Python:
     try:
         with open_memory(pid) as memory:
             read_debug_offsets(memory, found["runtime"], found["version"])
-    except Unreadable as error:
+    except UnreadableMemory as error:
         return {"unreadable": str(error)}
     except OSError:  # its memory may not be read: the probe says so for all of it
         return found
@@ -264,7 +264,7 @@ class Image:
         assert self._runtime is not None
         try:
             require_version(self._data(self._runtime, HEADER_SIZE), version)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return str(error)
         return None
 

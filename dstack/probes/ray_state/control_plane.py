@@ -26,7 +26,7 @@ from dstack.probes.connection.ray_stubs import (
     gcs_service_pb2,
     gcs_service_pb2_grpc,
 )
-from dstack.probes.connection.rpc import Call, CallFailure, Request, call_all
+from dstack.probes.connection.rpc import CallFailure, Request, UnaryCall, call_all
 from dstack.probes.node.redaction import masked_command
 
 PROBE_NAMESPACE = "_dstack"
@@ -81,7 +81,7 @@ class Inventory:
 def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inventory:
     """Reads all tables. Raises :class:`ClusterError` if the nodes or workers are unavailable."""
     requests = _requests()
-    calls = [Call(cluster.address, *request, timeout_s) for request in requests.values()]
+    calls = [UnaryCall(cluster.address, *request, timeout_s) for request in requests.values()]
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
         if isinstance(answers[name], CallFailure):
@@ -157,7 +157,7 @@ _LISTS = {
 
 def take_roll(cluster: Cluster, timeout_s: float, *, with_jobs: bool = False) -> Inventory:
     """Reads only live nodes, workers and dstack's jobs, or all ``with_jobs``. Raises as :func:`take_inventory`."""
-    calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
+    calls = [UnaryCall(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
         if isinstance(reply, CallFailure):

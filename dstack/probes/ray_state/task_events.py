@@ -36,7 +36,7 @@ from dstack.model.snapshot import (
 from dstack.observed.node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import Call, CallFailure, call_all
+from dstack.probes.connection.rpc import CallFailure, UnaryCall, call_all
 from dstack.probes.node.core_worker_replies import group_asked_for
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_state.control_plane import GUESSES
@@ -71,7 +71,7 @@ class _Details(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TracebackLine:
     """A line of a traceback; ``source`` is its text, if the executor had the file."""
 
     file: str
@@ -178,10 +178,10 @@ def _short(text: str) -> str:
     return (text.strip().splitlines() or [""])[0].partition(GUESSES)[0].strip()[:MAX_ERROR]
 
 
-def innermost_place(traceback: str) -> Place | None:
+def innermost_place(traceback: str) -> TracebackLine | None:
     """The innermost frame of the user's code, in the last exception."""
     raised_last = _CAUSE.split(traceback)[-1]
-    places = (Place(match[1], int(match[2]), match[3]) for match in _PLACE.finditer(raised_last))
+    places = (TracebackLine(match[1], int(match[2]), match[3]) for match in _PLACE.finditer(raised_last))
     own = [place for place in places if _is_users(place.file)]
     return own[-1] if own else None
 
@@ -227,7 +227,7 @@ def _ask(cluster: Cluster, requests: Iterable[Any], timeout_s: float) -> list[An
     """The replies to several requests for task events at once; a :class:`CallFailure` where there is none."""
     stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
     return call_all(
-        [Call(cluster.address, stub, "GetTaskEvents", one, timeout_s) for one in requests], cluster.metadata
+        [UnaryCall(cluster.address, stub, "GetTaskEvents", one, timeout_s) for one in requests], cluster.metadata
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Target
+from dstack.probes.node.wire import ReadTarget
 from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
@@ -48,7 +48,7 @@ def begun(python: list[str], log: Path, *arguments: str) -> Iterator[Child]:
         yield child
 
 
-def own_target(child: Child) -> Target:
+def own_target(child: Child) -> ReadTarget:
     return target(child.pid, python=foreign_python(child.pid))
 
 

@@ -11,7 +11,7 @@ import pytest
 from dstack.observed.calls import Timer
 from dstack.probes.node.cpython import python_process
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.wire import ForeignPython, UnreadablePython
 from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
@@ -140,7 +140,7 @@ def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
     program: Child, read_threads: Plain, printed: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> CPythonLayout:
-        raise Unreadable("memory of this Python is not known")
+        raise UnreadableMemory("memory of this Python is not known")
 
     monkeypatch.setattr(python_process, "own_layout", fail)
 

@@ -40,7 +40,7 @@ def answer() -> bytes:
     """A probe's answer about this process with a blocked thread, as it arrives from another node."""
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
+    target: wire.ReadTarget = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
     result = NodeProbe().sample([target], WITH_LOCALS)
     over.set()
     plain = json.loads(msgspec.json.encode(result))

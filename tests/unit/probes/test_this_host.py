@@ -10,7 +10,7 @@ import ray
 
 from dstack.model.diagnosis import Level
 from dstack.probes import this_host
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.procfs import proc
 from dstack.probes.this_host import host_checks
 
@@ -62,7 +62,7 @@ def test_the_known_layouts_are_that_of_this_python_and_the_saved_ones() -> None:
 
 def test_a_build_with_an_unknown_layout_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
-        raise Unreadable("it runs a free-threaded build of Python 3.13, which dstack cannot read")
+        raise UnreadableMemory("it runs a free-threaded build of Python 3.13, which dstack cannot read")
 
     monkeypatch.setattr(this_host, "own_layout", refuse)
 

@@ -11,7 +11,7 @@ import pytest
 
 from docs_hooks.readme import README, with_reports
 from dstack.cli import main
-from dstack.pytest_plugin.settings import _OPTIONS
+from dstack.pytest_plugin.options import _OPTIONS
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"

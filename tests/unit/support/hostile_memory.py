@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, UnreadableMemory
 
 MIB = 1 << 20
 MOST_READS, MOST_BYTES = 100_000, 160 * MIB
@@ -54,7 +54,7 @@ class CountedMemory(ProcessMemory):
     def _read(self, address: int, size: int) -> bytes:
         self._count(size)
         if not 0 <= address <= END - size:
-            raise Unreadable("not mapped")
+            raise UnreadableMemory("not mapped")
         return self.bytes_at(address, size)
 
     def _read_spans(self, spans: Sequence[Sequence[int]]) -> bytes:
@@ -62,7 +62,7 @@ class CountedMemory(ProcessMemory):
         for page in (page for start, size in spans for page in range(start, start + size, PAGE)):
             try:
                 pages.append(self._read(page, PAGE))
-            except Unreadable:
+            except UnreadableMemory:
                 break
         return b"".join(pages)
 
@@ -103,12 +103,12 @@ class Copied(CountedMemory):
 
     def _changed(self, address: int) -> bytes:
         if address not in self._copied:
-            raise Unreadable("not mapped")
+            raise UnreadableMemory("not mapped")
         data = bytearray(self._copied[address])
         for change in self._changes:
             if self.reads > change.after and address <= change.address < address + PAGE:
                 if change.value is None:
-                    raise Unreadable("no longer mapped")
+                    raise UnreadableMemory("no longer mapped")
                 struct.pack_into("<Q", data, change.address - address, change.value)
         return bytes(data)
 
@@ -148,9 +148,9 @@ class Recorder(ProcessMemory):
 
 
 def ends_well(memory: CountedMemory, read: Callable[[], object]) -> None:
-    """Checks that a reader returns a value or raises :class:`Unreadable`, within the limits."""
+    """Checks that a reader returns a value or raises :class:`UnreadableMemory`, within the limits."""
     memory.begin()
     try:
         read()
-    except Unreadable:
+    except UnreadableMemory:
         return

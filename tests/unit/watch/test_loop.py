@@ -28,9 +28,9 @@ from dstack.model.snapshot import Snapshot
 from dstack.watch.alerts import Changes
 from dstack.watch.events import MAX_OUTPUT, MAX_QUEUED, Command, Events
 from dstack.watch.figures import Figures
-from dstack.watch.loop import Watch
+from dstack.watch.loop import ClusterWatch
 from dstack.watch.metrics import serve
-from dstack.watch.settings import Settings
+from dstack.watch.settings import WatchSettings
 from dstack.watch.snapshot_saver import MAX_UNSAVED, SnapshotDirectory
 from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
@@ -150,8 +150,8 @@ def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
         SnapshotDirectory(tmp_path / "file", 5)
 
 
-def watch(directory: Path, **settings: Any) -> Watch:
-    return Watch(Settings(address=None, directory=str(directory), **settings))
+def watch(directory: Path, **settings: Any) -> ClusterWatch:
+    return ClusterWatch(WatchSettings(address=None, directory=str(directory), **settings))
 
 
 def deadlock() -> Snapshot:
@@ -505,5 +505,5 @@ def test_metrics_without_their_package_say_which_extra_has_it(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "dstack.watch.metrics")
 
     with pytest.raises(UsageError, match="needs the package prometheus_client") as raised:
-        Watch(Settings(address=None, directory=""))._serve_metrics("0")
+        ClusterWatch(WatchSettings(address=None, directory=""))._serve_metrics("0")
     assert raised.value.remedy == "Install it: pip install 'ray-dstack[metrics]'"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.event_loops import EventLoops
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -40,7 +40,7 @@ class AwaitChain:
 
 
 class AwaitChains:
-    """The await chains of one process. Every method raises :class:`Unreadable`."""
+    """The await chains of one process. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, process: PythonProcess, loops: EventLoops) -> None:
         self._process = process
@@ -56,8 +56,8 @@ class AwaitChains:
         chains: dict[int, AwaitChain] = {}
         for task in self._loops.tasks():
             if len(chains) >= MAX_TASKS:
-                raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
-            with contextlib.suppress(Unreadable):
+                raise UnreadableMemory(f"it has more than {MAX_TASKS} coroutines")
+            with contextlib.suppress(UnreadableMemory):
                 chains[task] = self.chain(self._memory.pointer(task + self._layout.task_coroutine))
         return chains
 
@@ -69,7 +69,7 @@ class AwaitChains:
         """
         holders: dict[int, list[int]] = {}
         for task, chain in self.by_task.items():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 for one in held_in(self._process, chain.frames):
                     holders.setdefault(one, []).append(task)
         return holders
@@ -99,7 +99,7 @@ class AwaitChains:
                     break
                 address = inner
         else:
-            raise Unreadable(f"a chain of more than {MAX_DEPTH} awaits")
+            raise UnreadableMemory(f"a chain of more than {MAX_DEPTH} awaits")
         is_future = bool(address) and self._objects.is_kind_of(address, "_asyncio.Future")
         is_task = bool(address) and self._objects.is_kind_of(address, "_asyncio.Task")
         return AwaitChain(tuple(reversed(frames)), address if is_future or is_task else 0, root, tuple(mark))
@@ -122,7 +122,7 @@ class AwaitChains:
         """The qualified name of Cython's coroutine, and what it awaits, both found among its fields by type."""
         size = self._memory.int64(self._memory.pointer(address + TYPE) + BASIC_SIZE)
         if not 0 <= size <= MAX_CYTHON_BYTES:
-            raise Unreadable(f"a coroutine of {size} bytes")
+            raise UnreadableMemory(f"a coroutine of {size} bytes")
         names: list[str] = []
         awaited = 0
         for word in self._memory.pointers(address, size // 8)[2:]:
@@ -137,6 +137,6 @@ class AwaitChains:
             return True
         try:
             kind = self._objects.type_name(word) if word and not word % 8 else ""
-        except Unreadable:
+        except UnreadableMemory:
             return False
         return kind.startswith("async_generator_a") or (kind.startswith(CYTHON) and "coroutine" in kind)

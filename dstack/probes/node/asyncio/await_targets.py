@@ -38,7 +38,7 @@ from dstack.probes.node.asyncio.future_sources import (
     only_wraps,
 )
 from dstack.probes.node.asyncio.timers import Timers
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.ray_memory import object_refs, owners
@@ -49,7 +49,7 @@ PACKAGES = "/site-packages/"
 
 
 class AwaitTargets:
-    """What the coroutines of one process wait for. Every method raises :class:`Unreadable`."""
+    """What the coroutines of one process wait for. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(
         self, process: PythonProcess, loops: EventLoops, sources: FutureSources, chains: AwaitChains, timers: Timers
@@ -162,7 +162,7 @@ class AwaitTargets:
                     found = self._frames.suspended(word)
                     if found and found.function == "as_completed" and found.file.endswith(TASKS_FILE):
                         return found
-        raise Unreadable("the futures of asyncio.as_completed were not found")
+        raise UnreadableMemory("the futures of asyncio.as_completed were not found")
 
     def _is_something(self, address: int) -> bool:
         return bool(address) and not self._objects.is_a(address, "NoneType")

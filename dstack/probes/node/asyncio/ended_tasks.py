@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.await_chains import GENERATORS
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.cpython.references import References
@@ -75,7 +75,7 @@ class TaskEnds:
         failed: dict[int, int] = {}
         cancelled: dict[int, int] = {}
         for task in self._loops.ended:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if self._loops.is_cancelled(task):
                     cancelled[task] = self._cancellation(task) if len(cancelled) < MAX_TASKS else 0
                 elif exception := self._exception(task):
@@ -92,7 +92,7 @@ class TaskEnds:
 
     def _all_ended(self, exceptions: Mapping[int, int], awaited: Collection[int]) -> Iterator[TaskEnd]:
         for task, exception in exceptions.items():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 yield self._ended(task, exception, awaited)
 
     def _ended(self, task: int, exception: int, awaited: Collection[int]) -> TaskEnd:
@@ -121,7 +121,7 @@ class TaskEnds:
 
     def _message(self, arguments: int) -> str:
         """The beginning of an exception's message; empty where it cannot be read."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             items = self._objects.items(arguments, MAX_MESSAGE) if arguments else ()
             if len(items) == 1 and self._objects.is_a(items[0], "str"):
                 return self._objects.text(items[0], MAX_MESSAGE)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.layouts import TaskLists
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.thread_stacks import ASYNCIO, is_event_loop
@@ -54,7 +54,7 @@ class Handle:
 
 
 class EventLoops:
-    """The event loops of one process. Every method raises :class:`Unreadable`."""
+    """The event loops of one process. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, process: PythonProcess) -> None:
         self._objects = process.objects
@@ -79,7 +79,7 @@ class EventLoops:
         lists = self._layout.task_lists
         found: list[tuple[int, bool]] = []
         for task in self._linked(lists) if lists else self._referenced():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 found.append((task, self.is_pending(task)))
         return found
 
@@ -90,7 +90,7 @@ class EventLoops:
         for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
             yield from (node - lists.task_node for node in self._nodes(head, lists.task_node, seen))
         if len(seen) >= MAX_LINKED:
-            raise Unreadable(f"it has more than {MAX_LINKED} tasks")
+            raise UnreadableMemory(f"it has more than {MAX_LINKED} tasks")
 
     def _nodes(self, head: int, task_node: int, seen: set[int]) -> Iterator[int]:
         """The nodes of one list that were not seen yet.
@@ -99,7 +99,7 @@ class EventLoops:
         """
         for direction in (NEXT, PREVIOUS):
             node = 0
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 node = self._memory.pointer(head + 8 * direction)
                 while node != head and node not in seen and len(seen) < MAX_LINKED:
                     links = self._memory.pointers(node, 2)
@@ -125,7 +125,7 @@ class EventLoops:
         if lists:
             return self._in_hand(lists)
         current = self._named(CURRENT_TASKS)
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return dict(self._objects.entries(current)) if current else {}
         return {}
 
@@ -133,7 +133,7 @@ class EventLoops:
         """The current task of each thread, by the loop that the thread runs."""
         found = {}
         for thread in self._frames.threads.values():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 loop, task = (self._memory.pointer(thread + at) for at in (lists.thread_loop, lists.thread_task))
                 if loop and task:
                     found[loop] = task
@@ -165,7 +165,7 @@ class EventLoops:
                 selector = self._objects.attributes(loop).get("_selector", 0)
                 watched = self._objects.attributes(selector).get(WATCHED, 0)
                 self._hears[loop] = len(list(itertools.islice(self._objects.entries(watched), 2))) > 1
-            except Unreadable:
+            except UnreadableMemory:
                 self._hears[loop] = True
         return self._hears[loop]
 
@@ -173,10 +173,10 @@ class EventLoops:
         """The Python functions that a loop will call next."""
         try:
             handles = list(itertools.islice(self._objects.deque_items(self._ready(loop)), MAX_READY))
-        except Unreadable:
+        except UnreadableMemory:
             return
         for handle in handles:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 self._objects.expect(handle, *HANDLES)
                 yield from (word for word in self.fields(handle) if self._objects.is_a(word, "function"))
 
@@ -185,7 +185,7 @@ class EventLoops:
         """The loops that have tasks."""
         found: dict[int, None] = {}
         for task in self.tasks():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 found[self.loop_of(task)] = None
         return list(found)
 
@@ -196,18 +196,18 @@ class EventLoops:
 
     def _timers_of(self, loop: int) -> Iterator[Handle]:
         for handle in itertools.islice(self._timer_handles(loop), MAX_TIMERS):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 timer = self._uvloop_timer(handle, loop) if self._is_uvloops(handle) else self._timer(handle)
                 if timer is not None:
                     yield timer
 
     def _timer_handles(self, loop: int) -> Iterator[int]:
         """The handles of a loop's timers: in a list, or in the C field of uvloop that is a set of them."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if scheduled := self._objects.attributes(loop).get("_scheduled"):
                 yield from self._objects.items(scheduled)
                 return
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             for word in self.fields(loop):
                 if self._objects.is_a(word, "set"):
                     yield from filter(self._is_uvloops, self._objects.set_items(word))
@@ -225,7 +225,7 @@ class EventLoops:
     def _uvloop_timer(self, handle: int, loop: int) -> Handle | None:
         words = self.fields(handle)
         if loop not in words:
-            raise Unreadable("a timer of uvloop in another form")
+            raise UnreadableMemory("a timer of uvloop in another form")
         callback, args = self._memory.pointers(handle + UVLOOP_CALLBACK, 2)
         if self._objects.is_a(callback, "NoneType"):
             return None
@@ -234,7 +234,7 @@ class EventLoops:
 
     def _ready(self, loop: int) -> int:
         """The queue of a loop's next calls: an attribute, or a C field of uvloop, whose only deque it is."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if ready := self._objects.attributes(loop).get("_ready"):
                 return ready
         found = {word for word in self.fields(loop) if self._objects.is_a(word, "collections.deque")}
@@ -250,7 +250,7 @@ class EventLoops:
 
         uvloop has it as a C field: the only thread id among the loop's first words.
         """
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             attributes = self._objects.attributes(loop)
             if "_thread_id" in attributes:
                 number = self._objects.number(attributes["_thread_id"])
@@ -274,5 +274,5 @@ def has_tasks(process: PythonProcess) -> bool:
     """Whether there is an asyncio task that has not ended; yes where that cannot be read."""
     try:
         return next(EventLoops(process).tasks(), None) is not None
-    except Unreadable:
+    except UnreadableMemory:
         return True

@@ -19,7 +19,7 @@ from dstack.observed.calls import Inference
 from dstack.probes.node.asyncio.await_chains import AwaitChain, AwaitChains
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.thread_stacks import is_in
@@ -56,9 +56,9 @@ class Needs:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
 
     def add(self, more: Needs) -> None:
-        """Add further needs. Raises :class:`Unreadable` where they are too many."""
+        """Add further needs. Raises :class:`UnreadableMemory` where they are too many."""
         if len(self) + len(more) > MAX_NEEDS:
-            raise Unreadable(f"it waits for more than {MAX_NEEDS} futures")
+            raise UnreadableMemory(f"it waits for more than {MAX_NEEDS} futures")
         self.refs += more.refs
         self.coroutines += more.coroutines
         self.futures += more.futures
@@ -67,7 +67,7 @@ class Needs:
 
 
 class FutureSources:
-    """What the futures of one process need to get their results. Every method raises :class:`Unreadable`."""
+    """What the futures of one process need to get their results. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, process: PythonProcess, loops: EventLoops, executors: Executors, chains: AwaitChains) -> None:
         self._objects = process.objects
@@ -81,7 +81,7 @@ class FutureSources:
     def needs_of(self, future: int, depth: int = 0) -> Needs | None:
         """What a future needs to get its result; None where the future does not show it."""
         if depth > MAX_DEPTH:
-            raise Unreadable("the chain of futures is too long")
+            raise UnreadableMemory("the chain of futures is too long")
         if self._objects.is_kind_of(future, TASK):
             chain = self._chains.by_task.get(future)
             is_waiting = chain is not None and is_wrapper(chain)
@@ -89,7 +89,7 @@ class FutureSources:
             needs = self.needs_of(wrapped, depth + 1) if wrapped else None
             return needs or Needs(coroutines=[future])
         if not self._objects.is_kind_of(future, FUTURE):
-            raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
+            raise UnreadableMemory(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
             children = self._objects.items(self._objects.attributes(future).get("_children", 0))
             fails_fast = not self._returns_exceptions(children)
@@ -161,7 +161,7 @@ class FutureSources:
         """The asyncio tasks that set the results of ``concurrent.futures`` futures, by the future."""
         found = {}
         for task in self._chains.by_task:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 for function in self._callbacks(task):
                     if future := self._enclosed(function).get("destination"):
                         found[future] = task
@@ -174,7 +174,7 @@ class FutureSources:
         found = {}
         for loop in loops:
             for function in self._loops.about_to_call(loop):
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(UnreadableMemory):
                     if future := self._enclosed(function).get("future"):
                         found[future] = loop
         return found
@@ -243,14 +243,14 @@ class FutureSources:
 
     def _of_batch(self, frame: MemoryFrame) -> Iterator[int]:
         futures = frame.local("futures") or frame.local("initial_futures")
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if self._objects.is_a(futures, "list"):
                 yield from self._objects.items(futures)[:MAX_BATCH]
             elif self._objects.is_a(futures, "collections.deque"):
                 yield from self._objects.deque_items(futures)
 
     def _of_batches(self, frame: MemoryFrame) -> Iterator[int]:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             for batch in self._items(frame.local("sub_batches")):
                 for request in self._items(batch):
                     if future := self._objects.attributes(request).get("future"):

@@ -21,7 +21,7 @@ from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.asyncio.future_sources import RUNS_TASKS, FutureSources
 from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -80,7 +80,7 @@ class Coroutines:
     """The coroutines of one process; ``thread_ids`` are its threads, by their Python ids.
 
     ``ends_of`` returns what the event loop of a thread watches, see :class:`~dstack.observed.calls.ProcessObject`. A
-    coroutine that cannot be read, because it changes, is left out. Every method raises :class:`Unreadable` where
+    coroutine that cannot be read, because it changes, is left out. Every method raises :class:`UnreadableMemory` where
     nothing can be read.
     """
 
@@ -115,7 +115,7 @@ class Coroutines:
         A task without frames is C's or Cython's, as the server of ``grpc.aio``: it is listed if it awaits a future.
         """
         for task, chain in self.chains.by_task.items():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 future = self._memory.pointer(task + self._layout.task_waiter)
                 is_shown = (chain.frames or future) and not self._targets.is_passed_on(chain, future)
                 if is_shown and not self._is_of_parent(self.loops.loop_of(task)):
@@ -123,7 +123,7 @@ class Coroutines:
 
     def _suspended(self, task: int, chain: AwaitChain, future: int) -> Suspended:
         if future and chain.future and chain.future != future:
-            raise Unreadable("it changed while it was read")
+            raise UnreadableMemory("it changed while it was read")
         task_id = self._contexts.ray_task(task)
         shown = [TextFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
         call, cancels = self._call(future, chain, task_id)
@@ -193,7 +193,7 @@ class Coroutines:
                 if is_in(frame, RUNNERS, "run"):
                     break  # a loop of uvloop, which shows no frames
                 if is_in(frame, FORKS, "_launch") or is_in(frame, RUNS_LOOP, "_run_once"):
-                    with contextlib.suppress(Unreadable):
+                    with contextlib.suppress(UnreadableMemory):
                         found[thread.thread_id] = frame.local("self") if is_in(frame, RUNS_LOOP) else 0
                     break
         return found
@@ -214,7 +214,7 @@ class Coroutines:
     def _not_begun(self, chain: AwaitChain) -> Iterator[TextFrame]:
         """The method of an actor, which only its wrapper shows before it has begun."""
         for frame in chain.frames[-1:]:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 method = frame.local(WRAPPED)
                 self._objects.expect(method, "function")
                 code = self._codes.code(self._memory.pointer(method + self._layout.function_code))
@@ -227,7 +227,7 @@ class Coroutines:
         """
         if not future:
             return None, False
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             actor_id = actor_of_task(task_id)
             calls = (hook(self._objects, chain.frames, actor_id) for hook in OF_COROUTINES)
             if call := next(filter(None, calls), None):
@@ -241,7 +241,7 @@ class Coroutines:
                 if queued := self._requests.queued(chain.frames):
                     call = replace(call, need=queued)
             return call, cancels
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return Call(site=AWAIT.id, frame=0, need=UnreadableNeed(reason=str(error))), False
 
     def name_of(self, task: int) -> str:
@@ -260,7 +260,7 @@ class Coroutines:
         """The tasks that failed or were cancelled, with those of the ``awaited`` objects that their code reached."""
         try:
             return TaskEnds(self._process, self.loops, self.name_of).read(awaited)
-        except Unreadable:
+        except UnreadableMemory:
             return []
 
     def is_task(self, address: int) -> bool:
@@ -272,7 +272,7 @@ class Coroutines:
         """The Ray task of the coroutine that an event loop runs, by the Python id of its thread."""
         found = {}
         for loop, task in self.loops.current.items():
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 thread_id = self._thread_of(loop)
                 if thread_id is not None:
                     found[thread_id] = self._contexts.ray_task(task)
@@ -282,7 +282,7 @@ class Coroutines:
     def loop_threads(self) -> set[int]:
         """The Python ids of the threads that run an event loop with tasks."""
         found: set[int | None] = set()
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             for task in self.loops.tasks():
                 found.add(self._thread_of(self.loops.loop_of(task)))
         return {thread for thread in found if thread is not None}
@@ -323,7 +323,7 @@ class LoopState:
         try:
             coroutines = get_coroutines()
             return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
-        except Unreadable as error:
+        except UnreadableMemory as error:
             return cls(unread=str(error))
 
     def prove_all(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dstack.observed.calls import Timer
 from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -60,7 +60,7 @@ class Callbacks:
 
     def name_of(self, callback: int) -> str:
         """``Task.cancel``: the qualified name of a callback, or a function behind it; empty if unreadable."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             function, _ = self._behind(callback)
             if not self._objects.is_a(function, *BOUND_METHODS):
                 return self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
@@ -72,13 +72,13 @@ class Callbacks:
         """Whether a callback's own name is one of those, or a name that it uses, or that what it calls uses."""
         if what.search(self.name_of(callback).rpartition(".")[2]):
             return True
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return any(self.uses(code, what) for code in self._codes_of(callback))
         return False
 
     def uses(self, code: int, what: re.Pattern[str]) -> bool:
         """Whether a code object uses one of those names."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return any(map(what.search, self._codes.used_names(code)))
         return False
 
@@ -95,7 +95,7 @@ class Callbacks:
 
     def used_globals(self, callback: int) -> Collection[int]:
         """The globals that the code of a callback uses."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             function, _ = self._behind(callback)
             if self._objects.is_a(function, "function"):
                 code = self._memory.pointer(function + self._layout.function_code)
@@ -196,7 +196,7 @@ class Timers:
 
     def _reached_by(self, handle: Handle) -> set[int]:
         """The objects that a timer's callback reaches."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if self._objects.is_a(scope := self._memory.pointer(handle.callback + BOUND_TO), SCOPE):
                 return self._tasks_in(scope)
         reached: set[int] = set()
@@ -228,7 +228,7 @@ class Timers:
         """
         found: list[tuple[float, str, MemoryFrame]] = []
         for frame, scope in ((one, scope) for one in frames for scope in self._scopes(one)):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if deadline := self._deadline_of(scope):
                     found.append((*deadline, frame))
                 if self._is_shielded(scope):
@@ -245,7 +245,7 @@ class Timers:
         while ahead:
             scope, depth = ahead.pop(0)
             yield scope
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if depth < MAX_SCOPES and self._objects.is_a(scope, *GENERATED):
                     inner = self._frames.suspended(self._objects.attribute(scope, "gen"))
                     ahead[:0] = [(one, depth + 1) for one in self._held(inner)] if inner else []
@@ -254,7 +254,7 @@ class Timers:
                     ahead[:0] = [(group, depth + 1)] if group and depth < MAX_SCOPES else []
 
     def _held(self, frame: MemoryFrame) -> list[int]:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             return list(self._frames.held(frame))[::-1]
         return []
 
@@ -281,7 +281,7 @@ class Timers:
         for frame in frames:
             for group in self._held(frame):
                 if self._objects.is_a(group, GROUP):
-                    with contextlib.suppress(Unreadable):
+                    with contextlib.suppress(UnreadableMemory):
                         found.update(self._objects.set_items(self._objects.attribute(group, "_tasks")))
         return found
 
@@ -291,7 +291,7 @@ def timer_of_thread(process: PythonProcess, frames: Sequence[MemoryFrame]) -> Ti
 
     The time is the whole one of a timer, as the remaining one is not known, and None for a scheduler.
     """
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         for frame in frames[-OUTERMOST:]:
             if is_in(frame, THREADING, "run") and process.objects.is_kind_of(frame.local("self") or 0, THREAD_TIMER):
                 fields = process.objects.attributes(frame.local("self") or 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.objects import TYPE, Objects
 from dstack.probes.node.thread_stacks import CodePosition
 
@@ -74,7 +74,7 @@ class Code:
 
 
 class CodeObjects:
-    """The code objects of one process. Methods raise :class:`Unreadable`.
+    """The code objects of one process. Methods raise :class:`UnreadableMemory`.
 
     ``known`` are those of an earlier sample by address; they are validated before use.
     """
@@ -115,7 +115,7 @@ class CodeObjects:
             mark = self._record.unpack(self._memory.read(address, self._record.size))
             if not self._objects.is_type(mark[0], "code"):
                 return None
-        except Unreadable:
+        except UnreadableMemory:
             return None
         known = self._known.get(address)
         return known if known is not None and known.mark == mark else Code(address, mark)
@@ -124,7 +124,7 @@ class CodeObjects:
         try:
             code.file, code.function, code.qualified = map(self._text, code.mark[1:4])
             code.table = self._line_table(code.mark[4])
-        except Unreadable:
+        except UnreadableMemory:
             self._valid[code.address] = None
             return
         self._known[code.address] = code
@@ -149,7 +149,7 @@ class CodeObjects:
         """The code object at an address."""
         code = self.get(address)
         if code is None:
-            raise Unreadable(f"no code object at {address:#x}")
+            raise UnreadableMemory(f"no code object at {address:#x}")
         return code
 
     def names(self, code: Code) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class CodeObjects:
             return self._locals_counts[code.address]
         count = sum(self._objects.size(one, "tuple") for one in self._tuples_of_names(code))
         if not 0 <= count <= MAX_STACK:
-            raise Unreadable(f"a frame of {count} locals")
+            raise UnreadableMemory(f"a frame of {count} locals")
         self._locals_counts[code.address] = count
         return count
 
@@ -196,7 +196,7 @@ class CodeObjects:
         """The most stack that a frame may need, in words."""
         size = code.mark[-1]
         if not 0 <= size <= MAX_STACK:
-            raise Unreadable(f"a frame with a stack of {size}")
+            raise UnreadableMemory(f"a frame with a stack of {size}")
         return size
 
     def blocks_at(self, code: Code, instruction: int) -> int:

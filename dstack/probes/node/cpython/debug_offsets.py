@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, Version
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.objects import (
     BYTES_DATA,
     DICT_KEYS,
@@ -115,29 +115,31 @@ BUILT_IN_TYPES = {
 def parse_header(header: bytes) -> Version:
     """The minor version of debug offsets, from their first ``HEADER_SIZE`` bytes or fewer.
 
-    Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
+    Raises :class:`UnreadableMemory` where these are no debug offsets, or of an interpreter that dstack cannot read.
     """
     cookie, number, is_free_threaded = struct.unpack(HEADER, header.ljust(HEADER_SIZE, b"\0"))
     if cookie != COOKIE:
-        raise Unreadable("its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on")
+        raise UnreadableMemory("its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on")
     major, minor, level = number >> 24, number >> 16 & 0xFF, number >> 4 & 0xF
     kind = "a free-threaded build of " if is_free_threaded else "a pre-release of " if level < CANDIDATE else ""
     if kind or (major, minor) not in FIELDS:
-        raise Unreadable(f"it runs {kind}Python {major}.{minor}, which dstack cannot read")
+        raise UnreadableMemory(f"it runs {kind}Python {major}.{minor}, which dstack cannot read")
     return major, minor
 
 
 def require_version(header: bytes, expected: Version) -> None:
-    """Raises :class:`Unreadable` where this is no header of debug offsets of this minor version."""
+    """Raises :class:`UnreadableMemory` where this is no header of debug offsets of this minor version."""
     found = parse_header(header)
     if found != expected:
-        raise Unreadable(f"its debug offsets are of Python {found[0]}.{found[1]}, not {expected[0]}.{expected[1]}")
+        raise UnreadableMemory(
+            f"its debug offsets are of Python {found[0]}.{found[1]}, not {expected[0]}.{expected[1]}"
+        )
 
 
 def read_debug_offsets(memory: ProcessMemory, runtime: int, version: Version) -> dict[str, int]:
     """The offsets that the target states at ``runtime``, the address of its ``_PyRuntime``, by ``group.field``.
 
-    Raises :class:`Unreadable` where they are of another version than this, or contradict themselves or
+    Raises :class:`UnreadableMemory` where they are of another version than this, or contradict themselves or
     :mod:`dstack.probes.node.cpython.objects`.
     """
     require_version(memory.read(runtime, HEADER_SIZE), version)
@@ -152,7 +154,7 @@ def _validate(offsets: dict[str, int], layout: CPythonLayout) -> None:
         group, _, name = field.partition(".")
         size = offsets[f"{group}.size"]
         if not 0 < size <= MAX_STRUCT or (value >= size and name != "size"):
-            raise Unreadable(f"its debug offset of {field} is {value} in a struct of {size} bytes")
+            raise UnreadableMemory(f"its debug offset of {field} is {value} in a struct of {size} bytes")
     expected = {
         **BUILT_IN_TYPES,
         "tuple_object.ob_item": layout.tuple_items,
@@ -160,7 +162,7 @@ def _validate(offsets: dict[str, int], layout: CPythonLayout) -> None:
     }
     for field, value in expected.items():
         if offsets.get(field, value) != value:
-            raise Unreadable(f"its debug offset of {field} is {offsets[field]}, not {value}")
+            raise UnreadableMemory(f"its debug offset of {field} is {offsets[field]}, not {value}")
 
 
 def with_debug_offsets(layout: CPythonLayout, offsets: dict[str, int]) -> CPythonLayout:

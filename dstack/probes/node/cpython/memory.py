@@ -1,7 +1,8 @@
 """Bytes of another process: no ptrace, no signal, no pause.
 
 Pages are read in batches by ``process_vm_readv``, or from ``/proc/PID/mem`` where a container forbids that system call.
-Memory that is not mapped raises :class:`Unreadable`. :mod:`dstack.probes.node.cpython.objects` interprets the bytes.
+Memory that is not mapped raises :class:`UnreadableMemory`. :mod:`dstack.probes.node.cpython.objects` interprets the
+bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ USER_END = 1 << 47
 MACHINE = "x86_64"
 
 
-class Unreadable(Exception):
+class UnreadableMemory(Exception):
     """Memory is not mapped, not permitted, or not the expected object."""
 
 
-class NotMapped(Unreadable):
+class NotMapped(UnreadableMemory):
     """A page is not mapped; ``page`` is its address."""
 
     def __init__(self, page: int) -> None:
@@ -44,7 +45,7 @@ class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
     With ``keeps_pages`` each page is read once and cached, without later changes, and at most ``MAX_PAGES`` pages are
-    read. Every method raises :class:`Unreadable` when the memory is not mapped. Construction raises
+    read. Every method raises :class:`UnreadableMemory` when the memory is not mapped. Construction raises
     ``PermissionError``, ``ProcessLookupError``, or another ``OSError`` where the machine is not supported.
     """
 
@@ -74,7 +75,7 @@ class ProcessMemory:
         self.pages.clear()
         self.prefetch(pages)
         if len(self.pages) < len(pages):
-            raise Unreadable("some of its memory was unmapped")
+            raise UnreadableMemory("some of its memory was unmapped")
         self._is_sealed = True
 
     def prefetch(self, addresses: Iterable[int], size: int = 1) -> None:
@@ -166,7 +167,7 @@ class ProcessMemory:
         if 0 <= size <= PAGE - offset and self.keeps_pages:
             return self._page(address - offset)[offset : offset + size]
         if not 0 <= size <= MAX_BYTES:
-            raise Unreadable(f"{size} bytes at {address:#x}: the size is out of bounds")
+            raise UnreadableMemory(f"{size} bytes at {address:#x}: the size is out of bounds")
         if not self.keeps_pages:
             return self._read(address, size)
         self.prefetch((address,), size)
@@ -179,7 +180,7 @@ class ProcessMemory:
             self.prefetch((address,))
             page = self.pages.get(address)
         if page is None:
-            raise Unreadable(self._why_unreadable(address))
+            raise UnreadableMemory(self._why_unreadable(address))
         return page
 
     def _why_unreadable(self, address: int) -> str:
@@ -194,9 +195,9 @@ class ProcessMemory:
         try:
             data = os.pread(self._fd, size, address)
         except (OSError, OverflowError, ValueError) as error:
-            raise Unreadable(f"{size} bytes at {address:#x}: {error}") from error
+            raise UnreadableMemory(f"{size} bytes at {address:#x}: {error}") from error
         if len(data) != size:
-            raise Unreadable(f"{size} bytes at {address:#x}: only {len(data)} are mapped")
+            raise UnreadableMemory(f"{size} bytes at {address:#x}: only {len(data)} are mapped")
         return data
 
     def pointer(self, address: int) -> int:
@@ -224,7 +225,7 @@ class ProcessMemory:
     def mapped_words(self, address: int, size: int) -> tuple[int, ...]:
         """The words at ``address``; fewer than ``size`` bytes of them where not all are mapped."""
         while size >= 8:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 return self.pointers(address, size // 8)
             size //= 2
         return ()

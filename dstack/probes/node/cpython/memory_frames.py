@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code, CodeObjects, StructFields
 from dstack.probes.node.cpython.layouts import CPythonLayout
-from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
+from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, UnreadableMemory
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
 from dstack.probes.node.thread_stacks import CodePosition
 
@@ -39,7 +39,7 @@ Step = tuple[int, int, int]
 
 
 class MemoryFrame:
-    """A frame of a thread or of a suspended coroutine. Methods raise :class:`Unreadable`.
+    """A frame of a thread or of a suspended coroutine. Methods raise :class:`UnreadableMemory`.
 
     ``locals`` and ``stack`` are words. Those of a thread's value stack may be left over from earlier values.
     """
@@ -112,7 +112,7 @@ class MemoryFrame:
         """Whether a local of this name has a value; False where that cannot be read."""
         try:
             return bool(self.local(name))
-        except Unreadable:
+        except UnreadableMemory:
             return False
 
 
@@ -131,7 +131,7 @@ def frame_head(layout: CPythonLayout) -> StructFields:
 
 
 class Frames:
-    """The threads of one process, and the frames of these and of coroutines. Methods raise :class:`Unreadable`.
+    """The threads of one process, and the frames of these and of coroutines. Methods raise :class:`UnreadableMemory`.
 
     ``runtime`` is where the process has its ``_PyRuntime``.
     """
@@ -191,7 +191,7 @@ class Frames:
     def _pointer_or_null(self, address: int) -> int:
         try:
             return self._memory.pointer(address) if address > IN_PAGE else 0
-        except Unreadable:
+        except UnreadableMemory:
             return 0
 
     def _around(self, frames: Iterator[int]) -> list[int]:
@@ -308,7 +308,7 @@ class Frames:
         else:  # counted from the first local on, except on 3.10
             words = self._memory.int32(at) + (count if self._layout.version == (3, 10) else 0)
         if not 0 <= words - count <= self.codes.stack_size(code):
-            raise Unreadable(f"a suspended frame with a stack of {words - count}")
+            raise UnreadableMemory(f"a suspended frame with a stack of {words - count}")
         return words - count
 
     def _state(self, generator: int, frame: int) -> int:
@@ -355,5 +355,5 @@ class Frames:
         first = address + self._layout.frame_locals - BLOCK_STACK_BYTES
         count = self._memory.int32(first - 8)
         if not 0 <= count <= MAX_BLOCKS:
-            raise Unreadable(f"a frame with {count} blocks")
+            raise UnreadableMemory(f"a frame with {count} blocks")
         return max((self._memory.int32(first + BLOCK_BYTES * index + 8) for index in range(count)), default=0)

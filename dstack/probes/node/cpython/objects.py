@@ -1,9 +1,8 @@
 """Python objects in another process's memory.
 
 Every object is checked by the name of its type before use, and every size is bounded. So memory that has changed, or
-was never such an object, raises :class:`Unreadable`. The offsets that are numbers here are the same in CPython 3.10 to
-3.14 on x86-64 with the GIL; those that differ are in
-:mod:`dstack.probes.node.cpython.layouts`.
+was never such an object, raises :class:`UnreadableMemory`. The offsets that are numbers here are the same in CPython
+3.10 to 3.14 on x86-64 with the GIL; those that differ are in :mod:`dstack.probes.node.cpython.layouts`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import struct
 from collections.abc import Collection, Iterator
 
 from dstack.probes.node.cpython.layouts import CPythonLayout
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 
 TYPE, SIZE = 8, 16
 BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, MEMBERS, BASE, TYPE_DICT, DICT_OFFSET = 32, 24, 168, 240, 256, 264, 288
@@ -68,7 +67,7 @@ def reference(word: int) -> int:
 
 
 class Objects:
-    """The Python objects of one process, which has this ``layout``. Every method raises :class:`Unreadable`."""
+    """The Python objects of one process, which has this ``layout``. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, memory: ProcessMemory, layout: CPythonLayout) -> None:
         self.memory = memory
@@ -99,7 +98,7 @@ class Objects:
         """Whether the address has an object of one of these types; False if it has no object."""
         try:
             return bool(address) and not address % 8 and self.type_name(address) in names
-        except Unreadable:
+        except UnreadableMemory:
             return False
 
     def is_kind_of(self, address: int, name: str) -> bool:
@@ -109,7 +108,7 @@ class Objects:
         """
         try:
             names = self.base_names(self.memory.pointer(address + TYPE)) if address and not address % 8 else ()
-        except Unreadable:
+        except UnreadableMemory:
             return False
         return name in names or any(one.endswith(f".{name}") for one in names)
 
@@ -132,7 +131,7 @@ class Objects:
         """The object's type, which must be one of these."""
         name = self.type_name(address)
         if name not in names:
-            raise Unreadable(f"a {name} where a {' or '.join(names)} was expected")
+            raise UnreadableMemory(f"a {name} where a {' or '.join(names)} was expected")
         return name
 
     def size(self, address: int, *names: str) -> int:
@@ -147,7 +146,7 @@ class Objects:
         size = size if first is None else min(size, first)
         refcount = refcount & REFERENCES if self._version >= (3, 14) else refcount
         if refcount <= 0 or not 0 <= size <= MAX_ITEMS:
-            raise Unreadable(f"a {name} of {size} items and {refcount} references")
+            raise UnreadableMemory(f"a {name} of {size} items and {refcount} references")
         is_list = name == "list"
         start = self.memory.pointer(address + LIST_ITEMS) if is_list else address + self.layout.tuple_items
         return self.memory.pointers(start, size)
@@ -157,7 +156,7 @@ class Objects:
         self.expect(address, "collections.deque")
         count, block, _, index = self.memory.pointers(address + SIZE, 4)
         if count > MAX_ITEMS or index >= DEQUE_BLOCK:
-            raise Unreadable(f"a deque of {count} items from {index} on")
+            raise UnreadableMemory(f"a deque of {count} items from {index} on")
         while count > 0:
             here = self.memory.pointers(block + 8 + 8 * index, min(count, DEQUE_BLOCK - index))
             yield from here
@@ -169,7 +168,7 @@ class Objects:
         self.expect(address, "set", "frozenset")
         mask, table = self.memory.pointers(address + SET_MASK, 2)
         if mask > MAX_ITEMS:
-            raise Unreadable(f"a set of {mask} places")
+            raise UnreadableMemory(f"a set of {mask} places")
         words = self.memory.pointers(table, 2 * (mask + 1))
         entries = zip(words[::2], words[1::2], strict=True)
         return tuple(sorted(key for key, hashed in entries if key and hashed != REMOVED))
@@ -177,7 +176,7 @@ class Objects:
     def weak_items(self, address: int, most: int | None = None) -> Iterator[int]:
         """Addresses of the objects that a ``WeakSet`` refers to, of the ``most`` first ones; 0 for one that is gone."""
         for reference in self.set_items(self.attributes(address).get("data", 0))[:most]:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 yield self.memory.pointer(reference + REFERENT)
 
     def text(self, address: int, first: int | None = None) -> str:
@@ -185,10 +184,10 @@ class Objects:
         kind, length, state = self.memory.unpack(TEXT_HEAD, address)
         length = length if first is None else min(length, first)
         if self._name_of_type(kind) != "str":
-            raise Unreadable(f"a {self._name_of_type(kind)} where a str was expected")
+            raise UnreadableMemory(f"a {self._name_of_type(kind)} where a str was expected")
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
         if not is_compact or width not in TEXT_WIDTHS or not 0 <= length <= MAX_TEXT:
-            raise Unreadable(f"a string of {length} characters in {width} bytes each")
+            raise UnreadableMemory(f"a string of {length} characters in {width} bytes each")
         ascii_header, compact_header = self.layout.text_headers
         start = address + (ascii_header if is_ascii else compact_header)
         return self.memory.read(start, length * width).decode(TEXT_WIDTHS[width], "replace")
@@ -197,7 +196,7 @@ class Objects:
         """A bytes object's content."""
         size = self.size(address, "bytes")
         if not 0 <= size <= longest:
-            raise Unreadable(f"{size} bytes")
+            raise UnreadableMemory(f"{size} bytes")
         return self.memory.read(address + BYTES_DATA, size)
 
     def number(self, address: int) -> float | None:
@@ -215,7 +214,7 @@ class Objects:
             kind, size, digit = self.memory.unpack(INT_HEAD, address)
             digits, is_negative = (size >> 3, size & 3 == 2) if self._version >= (3, 12) else (size, False)
             if self._name_of_type(kind) != "int" or digits not in (0, 1) or is_negative:
-                raise Unreadable("not a small int that is 0 or more")
+                raise UnreadableMemory("not a small int that is 0 or more")
             found.append(digit if digits or self._version >= (3, 12) else 0)
         return found
 
@@ -230,16 +229,16 @@ class Objects:
         else:
             count, is_negative = abs(size), size < 0
         if not 0 <= count <= MAX_DIGITS:
-            raise Unreadable(f"an int of {count} digits")
+            raise UnreadableMemory(f"an int of {count} digits")
         digits = struct.unpack(f"<{count}I", self.memory.read(address + INT_DIGITS, 4 * count))
         value: int = sum(digit << 30 * place for place, digit in enumerate(digits))
         return -value if is_negative else value
 
     def attribute(self, address: int, name: str) -> int:
-        """The address of one of an instance's attributes. Raises :class:`Unreadable` where there is none."""
+        """The address of one of an instance's attributes. Raises :class:`UnreadableMemory` where there is none."""
         found = self.attributes(address).get(name)
         if not found:
-            raise Unreadable(f"a {self.type_name(address)} without {name}")
+            raise UnreadableMemory(f"a {self.type_name(address)} without {name}")
         return found
 
     def attributes(self, address: int) -> dict[str, int]:
@@ -300,7 +299,7 @@ class Objects:
             return (self.memory.pointer(kind + cached_keys), values) if values else self._table(where)
         offset = self.memory.int64(kind + DICT_OFFSET)
         if not 0 < offset <= MAX_TEXT:
-            raise Unreadable(f"a {self.type_name(address)} has no attributes of its own")
+            raise UnreadableMemory(f"a {self.type_name(address)} has no attributes of its own")
         return self._table(self.memory.pointer(address + offset))
 
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
@@ -360,7 +359,7 @@ class Objects:
         if not self.memory.int64(address + SIZE):
             return []  # which on CPython 3.10 may seem to share its keys
         if values:
-            raise Unreadable("a dict that shares its keys")
+            raise UnreadableMemory("a dict that shares its keys")
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
     def places_of(self, address: int, names: Collection[str]) -> dict[str, int]:
@@ -373,7 +372,7 @@ class Objects:
             entries = self._entries(keys, MAX_ENTRIES)
             self.memory.prefetch((key for key, value in entries if value), TEXT_HEAD_BYTES)
             for place, (key, value) in enumerate(entries):
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(UnreadableMemory):
                     if value and self.memory.unpack(TEXT_HEAD, key)[1] in lengths and (text := self.text(key)) in names:
                         found[text] = place
         return found
@@ -393,7 +392,7 @@ class Objects:
         try:
             _, length, _ = self.memory.unpack(TEXT_HEAD, address)
             return length == len(expected) and self.text(address) == expected
-        except Unreadable:
+        except UnreadableMemory:
             return False
 
     def _named(self, keys: int, values: int) -> dict[str, int]:
@@ -422,10 +421,10 @@ class Objects:
         return self.text(key) if self.is_a(key, "str") and self.size(key, "str") <= MAX_NAME else ""
 
     def _entries(self, keys: int, most: int) -> list[tuple[int, int]]:
-        """Key and value of a dict's entries, in order. Raises :class:`Unreadable` for more than ``most``."""
+        """Key and value of a dict's entries, in order. Raises :class:`UnreadableMemory` for more than ``most``."""
         start, count, width = self._keys(keys)
         if not 0 <= count <= most:
-            raise Unreadable(f"a dict of {count} names")
+            raise UnreadableMemory(f"a dict of {count} names")
         words = self.memory.pointers(start, width * count)
         return list(zip(words[width - 2 :: width], words[width - 1 :: width], strict=True))
 
@@ -435,12 +434,12 @@ class Objects:
             return self._keys_3_10(keys)
         index_bytes_log2, kind = self.memory.read(keys + 9, 2)
         if index_bytes_log2 > 32:
-            raise Unreadable("no keys of a dict")
+            raise UnreadableMemory("no keys of a dict")
         return keys + 32 + (1 << index_bytes_log2), self.memory.int64(keys + 24), 3 if kind == 0 else 2
 
     def _keys_3_10(self, keys: int) -> tuple[int, int, int]:
         size, count = self.memory.int64(keys + 8), self.memory.int64(keys + 32)
         if not 0 < size <= 1 << 32:
-            raise Unreadable("no keys of a dict")
+            raise UnreadableMemory("no keys of a dict")
         index_bytes = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4
         return keys + 40 + index_bytes * size, count, 3

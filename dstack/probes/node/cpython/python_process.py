@@ -16,7 +16,7 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, Version
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import FrameChain, Frames, MemoryFrame, Step
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.self_check import require_own_layout
@@ -45,18 +45,18 @@ def runtime_address() -> int:
 
 
 def own_layout() -> CPythonLayout:
-    """The layout of the reader's own interpreter. Raises :class:`Unreadable` where it is not in the table."""
+    """The layout of the reader's own interpreter. Raises :class:`UnreadableMemory` where it is not in the table."""
     name = f"{OWN_VERSION[0]}.{OWN_VERSION[1]}"
     if sys.implementation.name != "cpython" or OWN_VERSION not in LAYOUTS:
-        raise Unreadable(f"memory of {sys.implementation.name} {name} is not supported")
+        raise UnreadableMemory(f"memory of {sys.implementation.name} {name} is not supported")
     if kind := _other_kind():
-        raise Unreadable(f"it runs a {kind} build of Python {name}, which dstack cannot read")
+        raise UnreadableMemory(f"it runs a {kind} build of Python {name}, which dstack cannot read")
     try:
         with open_memory(os.getpid()) as memory:
             layout = layout_of(memory, runtime_address(), OWN_VERSION)
             require_own_layout(memory, layout, runtime_address())
     except OSError as error:
-        raise Unreadable(f"its memory cannot be read: {error}") from error
+        raise UnreadableMemory(f"its memory cannot be read: {error}") from error
     return layout
 
 
@@ -84,7 +84,7 @@ class OwnPython:
         self._place: tuple[proc.File, int] | None = None
 
     def require_known_layout(self) -> None:
-        """Raise :class:`Unreadable` where its layout is not in the table; checked until it succeeds once."""
+        """Raise :class:`UnreadableMemory` where its layout is not in the table; checked until it succeeds once."""
         with self._lock:
             if not self._has_known_layout:
                 own_layout()
@@ -102,8 +102,8 @@ class Interpreter:
     """The Python of a process, as far as it must be known to read the process's memory.
 
     ``foreign`` is what :mod:`dstack.probes.node_access.targets` found, None where it is the reader's own build;
-    ``files`` are the files that the process has mapped. Methods raise :class:`Unreadable`, all of them with the same
-    reason where dstack cannot read this Python.
+    ``files`` are the files that the process has mapped. Methods raise :class:`UnreadableMemory`, all of them with the
+    same reason where dstack cannot read this Python.
     """
 
     def __init__(
@@ -139,30 +139,30 @@ class Interpreter:
         place = self._own.place()
         file = self._files.get(place[0]) if place else None
         if place is None or file is None:
-            raise Unreadable("it runs another build of Python than dstack")
+            raise UnreadableMemory("it runs another build of Python than dstack")
         return file.start + place[1]
 
     def _identified(self) -> ForeignPython | None:
         if self._foreign and "unreadable" in self._foreign:
-            raise Unreadable(self._foreign["unreadable"])
+            raise UnreadableMemory(self._foreign["unreadable"])
         return self._foreign
 
 
 def _require_known_function(memory: ProcessMemory, layout: CPythonLayout, runtime: int) -> None:
-    """Raise :class:`Unreadable` unless a function that every process has is found by this layout."""
+    """Raise :class:`UnreadableMemory` unless a function that every process has is found by this layout."""
     objects = Objects(memory, layout)
     frames = Frames(objects, runtime)
     module, name, file = KNOWN_FUNCTION
     function = Modules(objects, frames).lookup(module, name)
     code = frames.codes.get(memory.pointer(function + layout.function_code)) if function else None
     if code is None or (code.function, code.file) != (name, file):
-        raise Unreadable(
+        raise UnreadableMemory(
             f"its memory is not that of a Python {layout.version[0]}.{layout.version[1]} that dstack knows"
         )
 
 
 class Modules:
-    """The modules of one process. Every method raises :class:`Unreadable`.
+    """The modules of one process. Every method raises :class:`UnreadableMemory`.
 
     ``places`` caches the position of a name in a dict, so that large dicts are searched once for a process. For a
     missing name it has ``-1 - entries`` of the dict. Both are validated.
@@ -253,7 +253,7 @@ def _keep(learned: Mapping[K, V], kept: dict[K, V], uncertain: dict[K, V], is_ce
 
 
 class PythonProcess:
-    """The Python of a process in one reading of its memory. Every method raises :class:`Unreadable`.
+    """The Python of a process in one reading of its memory. Every method raises :class:`UnreadableMemory`.
 
     ``os_thread_ids`` are the threads that the kernel lists. ``states`` are the addresses of thread states by
     thread id, if an earlier reading has found them; they are validated.
@@ -324,20 +324,20 @@ class PythonProcess:
         is_known = state and self.memory.pointer(state + self.layout.thread_id) == thread.thread_id
         states = {thread.thread_id: state} if state and is_known else self.frames.threads
         if thread.thread_id not in states:
-            raise Unreadable("the interpreter does not know the thread")
+            raise UnreadableMemory("the interpreter does not know the thread")
         chains = self.frames.chains({thread.thread_id: states[thread.thread_id]})
         frames = self.frames.stacks(chains)[thread.thread_id]
         if not self.frames.is_whole(chains[thread.thread_id]):
-            raise Unreadable("not all of its frames could be read")
+            raise UnreadableMemory("not all of its frames could be read")
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
     def names(self) -> Mapping[int, str]:
         """The names of ``threading``'s threads by thread id; none where they cannot be read."""
         names: dict[int, str] = {}
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             active = self.modules.lookup("threading", "_active")
             for key, thread in self.objects.entries(active) if active else ():
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(UnreadableMemory):
                     name = self.objects.attribute(thread, "_name")
                     names[int(self.objects.number(key) or 0)] = self.objects.text(name)
         return names
@@ -350,6 +350,6 @@ def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) 
     """
     try:
         found = memory.int32(thread_id + PTHREAD_TID)
-    except Unreadable:
+    except UnreadableMemory:
         return 0
     return found if found in known or proc.has_thread(memory.pid, found) else 0

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
+from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, UnreadableMemory
 from dstack.probes.node.cpython.objects import (
     BASIC_SIZE,
     BOUND_TO,
@@ -98,7 +98,7 @@ class References:
         bodies = []
         for address, shape in shapes:
             if shape.body is not None:
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(UnreadableMemory):
                     bodies.append(self._memory.pointer(address + shape.body))
         self._memory.prefetch(bodies, BODY_BYTES)
         found = ((address, self._read(address, shape)) for address, shape in shapes)
@@ -115,7 +115,7 @@ class References:
             if page is not None and offset <= PAGE - 8:
                 found.append((address, unpack(page, offset)[0]))
                 continue
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 found.append((address, self._memory.pointer(address + TYPE)))
         return found
 
@@ -127,7 +127,7 @@ class References:
         for kind in new:
             try:
                 known[kind] = self._shape(kind)
-            except Unreadable:
+            except UnreadableMemory:
                 known[kind] = LEAF
         return [(address, known[kind]) for address, kind in kinds if known[kind].readers]
 
@@ -136,7 +136,7 @@ class References:
         for read in shape.readers:
             try:
                 found.extend(read(address))
-            except Unreadable:
+            except UnreadableMemory:
                 continue
         return found
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from dstack.probes.node.cpython.layouts import CPythonLayout
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import FRAME_OF_OBJECT, Frames
 from dstack.probes.node.cpython.objects import Objects
 
@@ -35,7 +35,7 @@ Comparison = tuple[str, object, object]
 
 
 def require_own_layout(memory: ProcessMemory, layout: CPythonLayout, runtime: int) -> None:
-    """Raise :class:`Unreadable` unless this layout is that of the reader's own interpreter.
+    """Raise :class:`UnreadableMemory` unless this layout is that of the reader's own interpreter.
 
     ``memory`` is the reader's own, without kept pages: the thread that reads it is one of those that are read.
     """
@@ -43,7 +43,7 @@ def require_own_layout(memory: ProcessMemory, layout: CPythonLayout, runtime: in
         wrong = _what_is_wrong(memory, layout, runtime)
         if not wrong:
             return
-    raise Unreadable(f"the memory layout of dstack's Python is not as expected: {wrong}")
+    raise UnreadableMemory(f"the memory layout of dstack's Python is not as expected: {wrong}")
 
 
 def _what_is_wrong(memory: ProcessMemory, layout: CPythonLayout, runtime: int) -> str:
@@ -52,7 +52,7 @@ def _what_is_wrong(memory: ProcessMemory, layout: CPythonLayout, runtime: int) -
         with KnownObjects() as known:
             comparisons = SelfCheck(memory, layout, runtime).comparisons(known)
             return next((name for name, found, expected in comparisons if found != expected), "")
-    except (ImportError, Unreadable) as error:
+    except (ImportError, UnreadableMemory) as error:
         return str(error)
 
 

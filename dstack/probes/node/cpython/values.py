@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 
@@ -18,13 +18,13 @@ def shown_locals(objects: Objects, frame: MemoryFrame) -> dict[str, str]:
     shown: dict[str, str] = {}
     try:
         found = dict(zip(frame.names, frame.locals, strict=True))
-    except Unreadable:
+    except UnreadableMemory:
         return {}
     for name, address in found.items():
         try:
             if value := objects.content(address):
                 shown[name] = text_of(objects, value)
-        except Unreadable:
+        except UnreadableMemory:
             continue
     return shown
 
@@ -32,12 +32,12 @@ def shown_locals(objects: Objects, frame: MemoryFrame) -> dict[str, str]:
 def text_of(objects: Objects, address: int, depth: int = 0) -> str:
     """A value as text of about ``MAX_CHARACTERS``; only its type where it is too large, or cannot be read.
 
-    Raises :class:`Unreadable` where its type cannot be read.
+    Raises :class:`UnreadableMemory` where its type cannot be read.
     """
     kind = objects.type_name(address)
     try:
         content = _content(objects, address, kind, depth)
-    except Unreadable:
+    except UnreadableMemory:
         content = None
     return f"<{kind} at {address:#x}>" if content is None else content
 

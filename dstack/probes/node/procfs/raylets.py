@@ -21,7 +21,7 @@ from dstack.observed.node import EnvironmentSetup, RayletReport
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.redaction import masked_command
-from dstack.probes.node.wire import Target
+from dstack.probes.node.wire import ReadTarget
 
 WORKER_SCRIPTS = ("ray/_private/workers/default_worker.py", "ray/_private/workers/setup_worker.py")
 """Where a worker's process begins; seen on Ray 2.46 and 2.60."""
@@ -52,7 +52,7 @@ class WorkerProcess:
     node_id: str
     job_id: str | None
 
-    def as_target(self) -> Target:
+    def as_target(self) -> ReadTarget:
         """The process as one to read; it has no port yet."""
         return {"worker_id": self.worker_id, "pid": self.pid, "port": 0, "is_driver": False}
 

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cpython.layouts import CPythonLayout
-from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, USER_END, NotMapped, ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import (
+    IN_PAGE,
+    PAGE,
+    PAGE_START,
+    USER_END,
+    NotMapped,
+    ProcessMemory,
+    UnreadableMemory,
+)
 from dstack.probes.node.cpython.memory_frames import READ_AHEAD, Step, frame_head
 
 MAX_PAGES = 256
@@ -60,7 +68,7 @@ class ThreadFrames:
     def read(self, memory: ProcessMemory) -> FrameReading | None:
         """Its frames, None if they changed during each of several copies.
 
-        Raises :class:`Unreadable` if the thread has ended, or its memory cannot be read.
+        Raises :class:`UnreadableMemory` if the thread has ended, or its memory cannot be read.
         """
         self._not_mapped.clear()
         changed = 0
@@ -89,7 +97,7 @@ class ThreadFrames:
     def _follow(self, walk: _Walk) -> None:
         """Walk from the thread state to the outermost frame, as far as its pages are there."""
         if walk.word(self._id_at) != self._thread_id:
-            raise Unreadable("the thread has ended")
+            raise UnreadableMemory("the thread has ended")
         address = self._state
         for offset in self._path:
             found = walk.word(address + offset)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import FrameChain, Step
 from dstack.probes.node.cpython.python_process import PythonProcess, os_thread_id
 from dstack.probes.node.group_calls import ProcessGroups
@@ -118,7 +118,7 @@ class _Thread:
 class ProcessSampler:
     """Samples one process; keeps its threads between rounds, but not its memory.
 
-    Methods raise ``OSError`` or :class:`Unreadable` where the process cannot be read.
+    Methods raise ``OSError`` or :class:`UnreadableMemory` where the process cannot be read.
     """
 
     def __init__(self, pid: int, known: KnownProcess) -> None:
@@ -173,7 +173,7 @@ class ProcessSampler:
         if stack is None:
             try:
                 stack = self._read(thread, weight)
-            except Unreadable:
+            except UnreadableMemory:
                 self._drop(thread_id)
                 self._listed_at = float("-inf")
                 return

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import psutil
 
 from dstack.observed.node import Count, RecordedRound, RecordingCoverage, SampledThread
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import why_denied
@@ -176,7 +176,7 @@ class Sampler:
                 self._take(sampler, self._stride, options)
 
     def _take(self, sampler: ProcessSampler, weight: int, options: RecordOptions) -> None:
-        with contextlib.suppress(OSError, Unreadable):  # it ends, or a thread of it does
+        with contextlib.suppress(OSError, UnreadableMemory):  # it ends, or a thread of it does
             sampler.sample(weight, with_idle=options["idle"])
 
     def _adapt(self, used: float, options: RecordOptions) -> None:

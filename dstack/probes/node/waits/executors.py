@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dstack.observed.processes import EndedChild
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.thread_stacks import is_in
@@ -56,7 +56,7 @@ class Executors:
     def _state(self, future: int) -> str:
         attributes = self._objects.attributes(future)
         if "_state" not in attributes or "_condition" not in attributes:
-            raise Unreadable(f"a {self._objects.type_name(future)} where a Future was expected")
+            raise UnreadableMemory(f"a {self._objects.type_name(future)} where a Future was expected")
         return self._objects.text(attributes["_state"])
 
     @cached_property
@@ -86,7 +86,7 @@ class Executors:
 
     def _future_of(self, item: int) -> int | None:
         """The future of a work item; None for any other object, and for an incomplete or freed item."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if self._objects.is_a(item, "_WorkItem"):
                 return self._objects.attributes(item).get("future")
         return None
@@ -112,7 +112,7 @@ def pool_processes(objects: Objects, result: int) -> list[int]:
 
     A pool of threads has none. Seen on Python 3.11.
     """
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         processes = objects.items(objects.attribute(objects.attribute(result, "_pool"), "_pool"))
         if len(processes) <= MAX_PROCESSES:
             return [_pid(objects, process) for process in processes]
@@ -128,7 +128,7 @@ def ended_processes(process: PythonProcess, pid: int) -> list[EndedChild]:
     """The child processes that have ended and were waited for, by their Process and Popen objects."""
     found: dict[int, EndedChild] = {}
     for address, name in (*_process_objects(process, pid), *_popen_objects(process)):
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             ended = _ended(process.objects, address, name, pid)
             if ended and len(found) < MAX_ENDED:
                 found[ended.pid] = ended
@@ -146,11 +146,11 @@ def _process_objects(process: PythonProcess, pid: int) -> Iterator[tuple[int, st
     """The ``Popen`` of each ``multiprocessing.Process`` that this process has started, with the name of the latter."""
     objects = process.objects
     started: Sequence[int] = ()
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         table = process.modules.lookup(*PROCESSES)
         started = list(objects.weak_items(table, MAX_PROCESSES)) if table else ()
     for one in started:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if objects.is_kind_of(one, "BaseProcess") and objects.number(objects.attribute(one, "_parent_pid")) == pid:
                 yield objects.attribute(one, "_popen"), objects.text(objects.attribute(one, "_name"))
 
@@ -162,17 +162,17 @@ def _popen_objects(process: PythonProcess) -> Iterator[tuple[int, str]]:
     owners: set[int] = set()
     with objects.memory.temporary():
         for frame in (frame for thread in process.threads for frame in thread.frames[:MAX_FRAMES]):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 words.update(frame.variables)
                 owners.update(frame.variables[:1])
         objects.memory.prefetch(owners)
         for owner in owners:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 words.update(objects.attribute_values(owner)[:MAX_ATTRIBUTES])
         objects.memory.prefetch(words)
         found = [word for word in words if objects.is_a(word, "Popen")]
     for word in found:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             if "args" in objects.attributes(word):
                 yield word, ""
 
@@ -180,5 +180,5 @@ def _popen_objects(process: PythonProcess) -> Iterator[tuple[int, str]]:
 def _pid(objects: Objects, process: int) -> int:
     pid = objects.number(objects.attribute(objects.attribute(process, "_popen"), "pid"))
     if not pid or pid < 0:
-        raise Unreadable("a process of a pool without a pid")
+        raise UnreadableMemory("a process of a pool without a pid")
     return int(pid)

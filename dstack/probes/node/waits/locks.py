@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO, LOCK_SEMAPHORE, Objects
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
@@ -43,7 +43,7 @@ class SleptOn:
 
 
 class Locks:
-    """The locks of one process. Every method raises :class:`Unreadable`."""
+    """The locks of one process. Every method raises :class:`UnreadableMemory`."""
 
     def __init__(self, process: PythonProcess) -> None:
         self._process = process
@@ -75,7 +75,7 @@ class Locks:
         self._objects.expect(lock, LOCK)
         holders = []
         for thread in threads:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 if lock in self._held(thread):
                     holders.append(thread)
         return holders
@@ -87,7 +87,7 @@ class Locks:
             return True
         try:
             return memory.pointer(futex + PARKED_AT) == address + LOCK_SEMAPHORE
-        except Unreadable:  # a semaphore at the beginning of its page, as that of a lock of multiprocessing
+        except UnreadableMemory:  # a semaphore at the beginning of its page, as that of a lock of multiprocessing
             return False
 
     def _and_what_it_is_bound_to(self, word: int) -> Iterator[int]:
@@ -114,7 +114,7 @@ def held_in(process: PythonProcess, frames: Iterable[MemoryFrame]) -> set[int]:
     """The objects whose ``with`` or ``async with`` blocks these frames are in, and the locks of conditions among them.
 
     ``frames`` are those of a thread or coroutine, the innermost first. The result excludes objects that a frame has not
-    entered yet, and locks that it released to wait for their condition. Raises :class:`Unreadable`.
+    entered yet, and locks that it released to wait for their condition. Raises :class:`UnreadableMemory`.
     """
     held: set[int] = set()
     released: set[int | None] = set()

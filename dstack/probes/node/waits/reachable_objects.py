@@ -16,7 +16,7 @@ from dstack.call_sites import kind_of
 from dstack.libraries.train import HELPERS
 from dstack.observed.calls import Call, ProcessObject
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MODULE_DICT, PythonProcess
@@ -101,7 +101,7 @@ def _helpers(inside: Sequence[MemoryFrame], objects: Objects) -> Iterator[int]:
     for frame in inside:
         for file, function, attribute in HELPERS:
             if is_in(frame, file, function):
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(UnreadableMemory):
                     yield objects.attribute(frame.local("self"), attribute)
 
 
@@ -251,14 +251,14 @@ def _handles(frames: Sequence[MemoryFrame], process: PythonProcess) -> Iterator[
     """The callbacks that an event loop of asyncio's own will make, if one runs in these frames."""
     for frame in frames:
         if is_in(frame, "/asyncio/base_events.py", "run_forever"):
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 attributes = process.objects.attributes(frame.local("self"))
                 yield from process.objects.items(attributes.get("_scheduled", 0), MAX_HANDLES)
                 yield from itertools.islice(process.objects.deque_items(attributes.get("_ready", 0)), MAX_HANDLES)
 
 
 def _actor(process: PythonProcess) -> dict[Root, Roots]:
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         instance = actor_instance(process.modules, process.objects)
         return {(ACTOR, instance): Roots({instance})} if instance else {}
     return {}
@@ -322,7 +322,7 @@ def variables_of(frames: Iterable[MemoryFrame]) -> set[int]:
     for frame in frames:
         if is_in(frame, RAY_WORKER_FILE):
             continue
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             found.update(frame.variables)
     found.discard(0)
     return found
@@ -332,7 +332,7 @@ def _modules(frames: Iterable[MemoryFrame]) -> set[int]:
     """The dicts of the modules of these frames."""
     found: set[int] = set()
     for frame in frames:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             found.add(frame.globals)
     return found
 
@@ -370,7 +370,7 @@ class UserModules:
 
     def _modules_in(self, module: int) -> Iterator[int]:
         """The dicts of the modules among a module's globals."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             values = self._objects.first_entries(module, MAX_GLOBALS)
             self._memory.prefetch(values)
             modules = [value for value in values if self._objects.is_a(value, "module")]
@@ -383,7 +383,7 @@ class UserModules:
 
     def _file(self, module: int) -> str:
         """The path of a module's file, empty where it has none."""
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableMemory):
             file = self._objects.first_named(module, FIRST_NAMES).get("__file__", 0)
             return self._objects.text(file) if self._objects.is_a(file, "str") else ""
         return ""

@@ -6,7 +6,7 @@ import msgspec
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy
-from dstack.probes.node.wire import SampleOptions, Target
+from dstack.probes.node.wire import ReadTarget, SampleOptions
 
 OPTIONS: SampleOptions = {
     "native": False,
@@ -21,7 +21,7 @@ OPTIONS: SampleOptions = {
 def main() -> None:
     probe = NodeProbe()
     probe._reader.tool = PySpy(sys.argv[2])
-    target: Target = {"worker_id": "w", "pid": int(sys.argv[1]), "port": 0, "is_driver": False}
+    target: ReadTarget = {"worker_id": "w", "pid": int(sys.argv[1]), "port": 0, "is_driver": False}
     print(msgspec.json.encode(probe.sample([target], OPTIONS)).decode())
 
 

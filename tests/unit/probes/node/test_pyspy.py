@@ -31,7 +31,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
-from dstack.probes.node.wire import SampleOptions, Target, UnreadablePython
+from dstack.probes.node.wire import ReadTarget, SampleOptions, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.observations import Assembly
 from tests.fuzzing.effort import tries
@@ -208,7 +208,7 @@ def test_hostile_names_are_passed_on_up_to_the_bound(
 ) -> None:
     """A process of a Python whose memory is unreadable, so that py-spy is the only reader."""
     python: UnreadablePython = {"unreadable": "another Python"}
-    target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
+    target: ReadTarget = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()
 
     for data in [data for data in mutated(dump, 5 * READ_BY_PROBE) if is_dump(data)][:READ_BY_PROBE]:

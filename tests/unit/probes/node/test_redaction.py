@@ -12,7 +12,7 @@ import pytest
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.redaction import MASK, masked_command, masked_local, masked_source
-from dstack.probes.node.wire import SampleOptions, Target, encoded
+from dstack.probes.node.wire import ReadTarget, SampleOptions, encoded
 
 NAMES = [
     *("token", "RAY_AUTH_TOKEN", "password", "passwd", "pwd", "db_password", "secret", "client_secret", "key"),
@@ -136,7 +136,7 @@ work(os.environ["PLAIN"], [("credential", os.environ["PLAIN"])], cookie=os.envir
 
 def sample(pid: int, *, with_locals: bool) -> str:
     """An answer as it travels."""
-    target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
+    target: ReadTarget = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     options: SampleOptions = {
         "native": False,
         "locals": with_locals,

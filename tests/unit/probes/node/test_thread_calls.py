@@ -30,7 +30,7 @@ from dstack.observed.calls import Awaitables, Call, Children, Executions, Future
 from dstack.observed.calls import Refs as NeededRefs
 from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node import thread_calls
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import Interpreter, MemoryThread, OwnPython, PythonProcess
 from dstack.probes.node.procfs import proc
@@ -688,7 +688,7 @@ class LostFrame(RecordedFrame):
 
     @property
     def locals(self) -> Sequence[int]:
-        raise Unreadable("not mapped")
+        raise UnreadableMemory("not mapped")
 
 
 def test_an_unreadable_wait_is_reported_for_its_thread(interpreter: Interpreter, kernel: Kernel) -> None:

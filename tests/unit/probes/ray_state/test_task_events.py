@@ -13,14 +13,14 @@ from dstack.model.snapshot import FailedTask, Job, Sample, TaskHistory
 from dstack.observed.node import Ref, Task
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
-from dstack.probes.connection.rpc import Call, CallFailure
+from dstack.probes.connection.rpc import CallFailure, UnaryCall
 from dstack.probes.observations import Observations
 from dstack.probes.ray_state import task_events
 from dstack.probes.ray_state.task_events import (
     MAX_ERROR,
     MAX_EXCLUDED,
     MAX_TASKS,
-    Place,
+    TracebackLine,
     ask_ended_tasks,
     ask_history,
     failed_tasks,
@@ -139,7 +139,7 @@ def test_the_position_is_that_of_the_last_exception() -> None:
     cause = '  File "/srv/app/cause.py", line 1, in f\nKeyError: 1\n\nThe above exception was the direct cause of the'
     chained = f'{cause} following exception:\n\n  File "/srv/app/outer.py", line 2, in g\nValueError: 2\n'
 
-    assert innermost_place(chained) == Place("/srv/app/outer.py", 2)
+    assert innermost_place(chained) == TracebackLine("/srv/app/outer.py", 2)
     assert first_line_of_error(chained) == "ValueError: 2"
 
 
@@ -246,7 +246,7 @@ def test_the_bytes_of_a_task_are_those_of_its_live_objects_each_once() -> None:
 
 
 def test_without_a_reply_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def call_all(calls: Sequence[Call], metadata: Any) -> list[Any]:
+    def call_all(calls: Sequence[UnaryCall], metadata: Any) -> list[Any]:
         assert [call.request.limit for call in calls] == [9]
         return [CallFailure("no answer within 1.0 s", "timeout")]
 
@@ -270,7 +270,7 @@ class Gcs:
         self.replies = replies
         self.requests: dict[str, Any] = {}
 
-    def call_all(self, calls: Sequence[Call], metadata: Any) -> list[Any]:
+    def call_all(self, calls: Sequence[UnaryCall], metadata: Any) -> list[Any]:
         for call in calls:
             (state,) = call.request.filters.state_filters
             self.requests[state.state] = call.request

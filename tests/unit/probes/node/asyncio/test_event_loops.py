@@ -17,7 +17,7 @@ import pytest
 from dstack.probes.node.asyncio import event_loops
 from dstack.probes.node.asyncio.event_loops import EventLoops
 from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, TaskLists
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from tests.unit.support.own_process import own_process
 
@@ -132,7 +132,7 @@ def test_more_tasks_than_dstack_reads_are_an_error(monkeypatch: pytest.MonkeyPat
     world = World()
     world.link(world.one + THREAD_TASKS, *world.tasks)
 
-    with pytest.raises(Unreadable, match="more than 3 tasks"):
+    with pytest.raises(UnreadableMemory, match="more than 3 tasks"):
         world.found()
 
 

@@ -39,7 +39,7 @@ from dstack.probes.node.cpython.code_objects import (
     lines,
     lines_3_10,
 )
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from tests.unit.support.hostile_memory import Change, Copied, Recorder
 from tests.unit.support.own_process import own_layout, own_objects
@@ -203,7 +203,7 @@ def test_an_object_that_is_no_code_gives_none(memory: ProcessMemory, address: in
     found = code_objects(memory)
 
     assert found.get(address) is None
-    with pytest.raises(Unreadable, match="no code object"):
+    with pytest.raises(UnreadableMemory, match="no code object"):
         found.code(address)
 
 

@@ -23,7 +23,7 @@ from dstack.probes.node.cpython.debug_offsets import (
     with_debug_offsets,
 )
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import layout_of, runtime_address
 from tests.fuzzing.effort import examples
 
@@ -132,7 +132,7 @@ def test_the_layout_of_a_target_has_its_own_offsets() -> None:
     ],
 )
 def test_unsupported_builds_are_rejected(header: bytes, reason: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableMemory) as error:
         read(stated((3, 14), header), (3, 14))
 
     assert str(error.value) == reason
@@ -156,14 +156,14 @@ def test_a_release_candidate_has_the_layout_of_its_release() -> None:
     ],
 )
 def test_impossible_offsets_are_rejected(changes: dict[str, int], reason: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableMemory) as error:
         read(stated((3, 14), b"", **changes), (3, 14))
 
     assert str(error.value).startswith(reason)
 
 
 def test_unmapped_offsets_are_rejected() -> None:
-    with open_memory(os.getpid()) as memory, pytest.raises(Unreadable):
+    with open_memory(os.getpid()) as memory, pytest.raises(UnreadableMemory):
         read_debug_offsets(memory, 8, (3, 14))
 
 
@@ -179,6 +179,6 @@ def test_any_bytes_are_rejected_or_give_offsets_within_their_structs(
     data = struct.pack(f"<{len(words)}Q", *words)
     header = header_of(version) if has_header else b""
 
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         offsets = read(header + data, version)
         assert all(value <= offsets[f"{field.partition('.')[0]}.size"] for field, value in offsets.items())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dstack.probes.node.cpython import memory as module
-from dstack.probes.node.cpython.memory import MAX_SPANS, PAGE, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import MAX_SPANS, PAGE, ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
 
@@ -175,7 +175,7 @@ def test_unmapped_pages_are_left_out_and_not_requested_again(kept: ProcessMemory
     assert [kept.pointer(region.page(number)) for number in there] == there
     assert len(calls.spans) <= 2 * (len(holes) + 2)
     for number in holes:
-        with pytest.raises(Unreadable, match="it is not mapped"):
+        with pytest.raises(UnreadableMemory, match="it is not mapped"):
             kept.read(region.page(number), 8)
 
 
@@ -198,7 +198,7 @@ def test_a_read_into_a_hole_is_unreadable_as_a_whole(kept: ProcessMemory, map_pa
     region = map_pages(4)
     region.unmap(2)
 
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMemory):
         kept.read(region.page(1), 2 * PAGE)
 
     assert kept.pointer(region.page(1)) == 1
@@ -208,7 +208,7 @@ def test_a_read_into_a_hole_is_unreadable_as_a_whole(kept: ProcessMemory, map_pa
 @pytest.mark.parametrize("keeps_pages", [False, True])
 @pytest.mark.parametrize("size", [-1, (1 << 24) + 1, 2**63])
 def test_a_read_of_an_invalid_size_is_rejected(keeps_pages: bool, size: int) -> None:
-    with open_memory(os.getpid(), keeps_pages=keeps_pages) as found, pytest.raises(Unreadable):
+    with open_memory(os.getpid(), keeps_pages=keeps_pages) as found, pytest.raises(UnreadableMemory):
         found.read(id(size), size)
 
 
@@ -217,7 +217,7 @@ def test_a_read_of_an_invalid_size_is_rejected(keeps_pages: bool, size: int) -> 
 def test_unmapped_addresses_are_unreadable(keeps_pages: bool, address: int) -> None:
     with open_memory(os.getpid(), keeps_pages=keeps_pages) as found:
         for read in (found.pointer, found.int32, found.c_string, lambda at: found.read(at, 2 * PAGE)):
-            with pytest.raises(Unreadable):
+            with pytest.raises(UnreadableMemory):
                 read(address)
 
 
@@ -257,7 +257,7 @@ def test_after_the_end_only_cached_pages_are_readable(kept: ProcessMemory, way: 
     assert closed.pointer(region.page(1)) == 1
     assert closed.pages.keys() == {region.page(1)}
     assert not calls.spans
-    with pytest.raises(Unreadable, match="not read before"):
+    with pytest.raises(UnreadableMemory, match="not read before"):
         closed.read(region.page(2), 8)
 
 
@@ -270,7 +270,7 @@ def test_an_ended_process_is_unreadable(way: Way) -> None:
         process.kill()
         process.wait()
 
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableMemory):
             memory.read(start + PAGE, 8)
         assert len(memory.read(start, 8)) == 8  # unchanged
 
@@ -294,7 +294,7 @@ def test_cached_pages_are_read_again_in_one_call_and_no_others_afterwards() -> N
         kept.read_again()
 
         assert kept.read(start, PAGE + 1) == b"b" * (PAGE + 1)
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableMemory):
             kept.read(start + 3 * PAGE, 8)
 
 
@@ -319,7 +319,7 @@ def test_pages_beyond_the_bound_are_unreadable_and_earlier_ones_are_cached(monke
     with open_memory(os.getpid(), keeps_pages=True) as kept:
         for page in range(3):
             kept.read(start + page * PAGE, 1)
-        with pytest.raises(Unreadable, match="which is the limit"):
+        with pytest.raises(UnreadableMemory, match="which is the limit"):
             kept.read(start + 3 * PAGE, 1)
         value[:] = b"b" * len(value)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
@@ -172,9 +172,9 @@ def thread_again(thread: MemoryThread, states: dict[int, int]) -> tuple[MemoryTh
 
 
 def test_an_absent_thread_is_unreadable() -> None:
-    with pytest.raises(Unreadable, match="does not know the thread"):
+    with pytest.raises(UnreadableMemory, match="does not know the thread"):
         thread_again(PythonThread(12345, 1, "", []), {})
-    with pytest.raises(Unreadable, match="does not know the thread"):
+    with pytest.raises(UnreadableMemory, match="does not know the thread"):
         thread_again(PythonThread(12345, 1, "", []), {12345: id(12345)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from tests.unit.support.own_process import own_objects
 
@@ -61,7 +61,7 @@ def test_attributes_are_found_before_their_dict_is_created(own: Objects) -> None
 
 
 def test_objects_without_attributes_are_rejected(own: Objects) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMemory):
         own.attributes(id(Slotted()))
 
 
@@ -91,5 +91,5 @@ def test_lists_tuples_and_sets_are_read(own: Objects) -> None:
 
 def test_an_object_of_another_type_is_rejected(own: Objects) -> None:
     for read in (own.text, own.items, own.set_items, own.data, own.number):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableMemory):
             read(id(own))

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.probes.node.cpython.code_objects import exception_table
-from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
+from dstack.probes.node.cpython.memory import PAGE, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MAX_FRAMES, Frames
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.fuzzing.effort import examples
@@ -47,7 +47,7 @@ class Drawn(CountedMemory):
 
     def bytes_at(self, address: int, size: int) -> bytes:
         if address < BASE or address + size > self._end:
-            raise Unreadable("not mapped")
+            raise UnreadableMemory("not mapped")
         data = self._data_now()
         start = (address - BASE) % len(data)
         return (data[start:] + data * (size // len(data) + 1))[:size]
@@ -147,7 +147,7 @@ def all_of_frames(frames: Frames, states: dict[int, int]) -> dict[int, list[str]
     stacks = frames.stacks(frames.chains(states))
     for frame in (frame for stack in stacks.values() for frame in stack[:20]):
         for read in (lambda: frame.locals, lambda: frame.stack, lambda: list(frames.held(frame))):  # noqa: B023
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableMemory):
                 read()
     return {thread_id: [frame.function for frame in stack] for thread_id, stack in stacks.items()}
 

@@ -16,7 +16,7 @@ import pytest
 
 from dstack.probes.node.cpython import python_process
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import own_layout, runtime_address
 from dstack.probes.node.cpython.self_check import require_own_layout
 
@@ -48,7 +48,7 @@ def test_an_offset_that_is_wrong_is_noticed(field: str) -> None:
     """By one word or by two: one of them may have the same content, as the first and the main interpreter."""
     changes: list[dict[str, Any]] = [{field: moved(getattr(LAYOUT, field), by)} for by in (8, 16)]
 
-    with pytest.raises(Unreadable, match="the memory layout of dstack's Python is not as expected: "):
+    with pytest.raises(UnreadableMemory, match="the memory layout of dstack's Python is not as expected: "):
         deque(map(check, (replace(LAYOUT, **change) for change in changes)), maxlen=0)
 
 
@@ -100,5 +100,5 @@ def test_the_depth_of_the_stack_does_not_matter(depth: int) -> None:
 def test_an_interpreter_that_is_not_in_the_table_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_process, "LAYOUTS", {})
 
-    with pytest.raises(Unreadable, match=f"memory of cpython 3.{OWN_VERSION[1]} is not supported"):
+    with pytest.raises(UnreadableMemory, match=f"memory of cpython 3.{OWN_VERSION[1]} is not supported"):
         own_layout()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
 from tests.fuzzing.effort import examples
@@ -200,7 +200,7 @@ class Broken:
     @property
     def locals(self) -> tuple[int, ...]:
         if self._values is None:
-            raise Unreadable("not mapped")
+            raise UnreadableMemory("not mapped")
         return self._values
 
 

@@ -14,7 +14,7 @@ from dstack.libraries.collective.reading import RayGroups
 from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.reading import deadline_of, work_of
 from dstack.probes.node.cpython.code_objects import Code
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import Frames, MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
@@ -42,7 +42,7 @@ class Bytes(CountedMemory):
 
     def bytes_at(self, address: int, size: int) -> bytes:
         if address < BASE or address + size > END:
-            raise Unreadable("not mapped")
+            raise UnreadableMemory("not mapped")
         start = (address - BASE) % len(self._data)
         repeated = self._data[start:] + self._data * (size // len(self._data) + 1)
         return repeated[:size]
@@ -160,7 +160,7 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
 def ends_soon(memory: CountedMemory, read: Callable[[], object]) -> None:
     memory.begin()
     began = time.process_time()
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableMemory):
         read()
     assert time.process_time() - began < LONGEST_S
 

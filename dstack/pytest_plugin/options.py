@@ -36,7 +36,7 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class PluginSettings:
     """The settings of a session, and what its tests share.
 
     Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. ``reported`` has
@@ -65,7 +65,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(f"dstack_{name.replace('-', '_')}", text)
 
 
-def settings_of(config: pytest.Config) -> Settings:
+def settings_of(config: pytest.Config) -> PluginSettings:
     """Reads the settings of a session. Raises :class:`pytest.UsageError` if they are invalid."""
     check, fail_on = _given(config, "check") or "off", _given(config, "fail_on") or "timeout"
     if check not in CHECKS:
@@ -73,7 +73,7 @@ def settings_of(config: pytest.Config) -> Settings:
     if fail_on not in FAIL_ON:
         raise pytest.UsageError(f"--dstack-fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
     timeout, directory = _given(config, "timeout"), _given(config, "dir")
-    return Settings(
+    return PluginSettings(
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
         fail_on=fail_on,
         check=check,
@@ -82,7 +82,7 @@ def settings_of(config: pytest.Config) -> Settings:
     )
 
 
-def marked_timeout_s(item: pytest.Item, settings: Settings) -> float | None:
+def marked_timeout_s(item: pytest.Item, settings: PluginSettings) -> float | None:
     """The timeout of a test in seconds, by its marker or by default; None for no limit."""
     marker = item.get_closest_marker("dstack")
     if marker is None:
@@ -116,7 +116,7 @@ def _created(directory: Path) -> Path:
     return directory
 
 
-SETTINGS = pytest.StashKey[Settings]()
+SETTINGS = pytest.StashKey[PluginSettings]()
 BEGAN = pytest.StashKey[float]()
 TIMEOUT_S = pytest.StashKey[float | None]()
 IS_LAST_OF_MODULE = pytest.StashKey[bool]()

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.cli import main
-from dstack.cli.recording import exported, format_of
+from dstack.cli.record import exported, format_of
 from dstack.errors import UsageError
 from dstack.files.recording_file import loads
 from tests.unit.files.test_recording_file import RECORDING
