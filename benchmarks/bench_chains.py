@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from benchmarks.tables import Results
+from benchmarks.harness import Results, arguments
 from dstack.analysis.history.chains import find_links
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
@@ -74,7 +74,7 @@ def score(history: HistoryIndex, attempts: list[TaskAttempt]) -> Score:
 
 
 def main() -> None:
-    items = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    (items,) = arguments(60)
     results = Results(f"Links between the steps of {items} items", ("", "links", "found", "wrong"))
     scores: list[Score] = []
     with ray_cluster(1, num_cpus=4) as cluster, tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.tables import Results
+from benchmarks.harness import Results
 from dstack import api
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from rich.console import Console
-from rich.table import Table
 
-TASKS, CALLS, THREADS = map(int, sys.argv[1:4] if len(sys.argv) > 3 else (100_000, 10_000, 1_000))
+from benchmarks.harness import Results, arguments
+
+TASKS, CALLS, THREADS = arguments(100_000, 10_000, 1_000)
 VERDICTS = ("running", "idle", "stalled")
 CHILD = """
 import atexit, sys
@@ -87,7 +87,7 @@ def many_threads() -> list[Any]:
 @contextmanager
 def waiting_for(begin: Callable[[], list[Any]]) -> Iterator[str]:
     """The address of a cluster whose driver has made these calls, and waits for them in a thread."""
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    context = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         refs = begin()
         threading.Thread(target=ray.get, args=(refs,), daemon=True).start()
@@ -109,9 +109,8 @@ def run(address: str, *options: str) -> Run:
 
 
 def main() -> None:
-    table = Table(title="Large numbers")
-    for column in ("", "text s", "JSON s", "peak MiB", "lines", "JSON MiB", "waits reported"):
-        table.add_column(column, justify="left" if not column else "right")
+    columns = ("", "text s", "JSON s", "peak MiB", "lines", "JSON MiB", "waits reported")
+    results = Results("Large numbers", columns)
     for name, begin in (
         (f"{TASKS:,} pending tasks", pending_tasks),
         (f"{CALLS:,} queued calls", queued_calls),
@@ -121,7 +120,7 @@ def main() -> None:
             text, as_json = run(address), run(address, "--json")
         document = json.loads(as_json.output)
         assert document["verdict"] in VERDICTS
-        table.add_row(
+        results.add(
             name,
             f"{text.took_s:.1f}",
             f"{as_json.took_s:.1f}",
@@ -130,7 +129,7 @@ def main() -> None:
             f"{len(as_json.output) / 2**20:.1f}",
             f"{sum(finding['waiters_total'] for finding in document['findings']):,}",
         )
-    Console(width=100).print(table)
+    results.show()
 
 
 if __name__ == "__main__":

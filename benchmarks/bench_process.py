@@ -12,21 +12,38 @@ state found it stopped, traced or signalled. It blocks all signals, so that none
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_gap_ms, py_spy, repeat, spread
-from benchmarks.tables import Results
+from benchmarks.harness import (
+    Action,
+    Cost,
+    Results,
+    arguments,
+    cost_of,
+    disturbed,
+    in_ms,
+    in_turns,
+    longest_gap_ms,
+    py_spy,
+    repeat,
+    spread,
+    target_process,
+    times_ms,
+)
 from dstack.observed.node import NodeAnswer
+from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.wire import ReadTarget, SampleOptions, encoded
 
 OPTIONS: SampleOptions = {
@@ -54,8 +71,10 @@ class Shape:
         return f"{self.threads} threads of {self.depth} frames"
 
 
-MANY, DEEP, PAUSED = Shape(200, 20), Shape(10, 300), Shape(50, 20)
-SHAPES = (Shape(10, 20), Shape(50, 20), MANY, Shape(10, 100), DEEP)
+SMALL, MANY, DEEP, PAUSED = Shape(10, 20), Shape(200, 20), Shape(10, 300), Shape(50, 20)
+PROCESSES = 25
+"""The number of processes with figures."""
+SHAPES = (SMALL, Shape(50, 20), MANY, Shape(10, 100), DEEP)
 Costs = dict[Shape, dict[str, list[Cost]]]
 Disturbed = dict[str, int]
 """The number of processes that each way has stopped, traced or signalled."""
@@ -95,7 +114,6 @@ class Process:
         assert process.stdout is not None
         self.pid = process.pid
         self._questions, self._answers = process.stdin, process.stdout
-        assert self._answers.readline() == "ready\n"
 
     def longest_gap_ms(self, action: Action) -> float:
         """The longest gap of its ticking thread while the action was repeated."""
@@ -106,20 +124,16 @@ class Process:
 
 @contextmanager
 def process_of(shape: Shape) -> Iterator[Process]:
-    command = [sys.executable, "-m", "benchmarks.bench_process", "target", str(shape.threads), str(shape.depth)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Process(process)
-        finally:
-            process.kill()
+    with target_process("bench_process", shape.threads, shape.depth) as process:
+        yield Process(process)
 
 
 # The readers
 
 
-def sample(probe: NodeProbe, pid: int) -> NodeAnswer:
-    target: ReadTarget = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    answer = probe.sample([target], OPTIONS)
+def sample(probe: NodeProbe, *pids: int) -> NodeAnswer:
+    targets: list[ReadTarget] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
+    answer = probe.sample(targets, OPTIONS)
     assert not answer.failures, answer.failures
     return answer
 
@@ -143,7 +157,7 @@ def measure(rounds: int) -> tuple[Costs, Results]:
     costs: Costs = {}
     for shape in SHAPES:
         with process_of(shape) as process:
-            costs[shape] = in_turns(ways_to_read(process.pid), rounds)
+            costs[shape] = in_turns(ways_to_read(process.pid), rounds, cost_of)
             kib = len(encoded(sample(NodeProbe(), process.pid))) / 1024
         figures = [
             in_ms(seconds)
@@ -162,22 +176,54 @@ def measure_pauses(rounds: int) -> tuple[Disturbed, Results]:
     )
     with process_of(PAUSED) as process:
         ways: dict[str, Action] = {NOTHING: partial(time.sleep, WINDOW_S), **ways_to_read(process.pid)}
-        gaps: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(rounds):
-            for name, action in ways.items():
-                gaps[name].append(process.longest_gap_ms(action))
+        gaps = in_turns(ways, rounds, process.longest_gap_ms)
         found = {name: len(disturbed([process.pid], partial(repeat, ways[name], WINDOW_S))) for name in ways}
     for name, longest in gaps.items():
         results.add(name, f"{median(longest):.1f}", spread(longest, 1), f"{found[name]} of 1")
     return found, results
 
 
+def figures_of(pids: list[int]) -> Action:
+    """All figures of these processes, as a sample reads them."""
+    figures = NodeFigures()
+    known = {pid: found for pid in pids if (found := proc.figures(pid))}
+
+    def read() -> None:
+        figures.begin()
+        for pid, found in known.items():
+            figures.note(pid, found)
+        figures.begin_disks()
+        figures.end(time.monotonic() + 60)
+        for pid, found in known.items():
+            figures.cpu(pid, found.birth)
+            figures.gpus(pid)
+
+    return read
+
+
+def measure_figures(rounds: int) -> Results:
+    """The figures beside the whole warm sample."""
+    results = Results(
+        f"Figures of a node with {PROCESSES} processes of {SMALL}, n = {rounds}, {os.cpu_count()} cores",
+        ("", "median ms", "min-max ms", "CPU ms"),
+    )
+    with ExitStack() as stack:
+        pids = [stack.enter_context(process_of(SMALL)).pid for _ in range(PROCESSES)]
+        probe = NodeProbe()
+        sample(probe, *pids)
+        ways: dict[str, Action] = {"figures": figures_of(pids), "a whole sample": partial(sample, probe, *pids)}
+        costs = in_turns(ways, rounds, cost_of)
+    for name, several in costs.items():
+        results.add(name, *times_ms([one.wall_s for one in several]), in_ms(one.cpu_s for one in several))
+    return results
+
+
 def main() -> None:
     if sys.argv[1:2] == ["target"]:
         target(Shape(*map(int, sys.argv[2:])))
         return
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    for results in (measure(rounds)[1], measure_pauses(rounds)[1]):
+    (rounds,) = arguments(5)
+    for results in (measure(rounds)[1], measure_pauses(rounds)[1], measure_figures(4 * rounds)):
         results.show()
 
 

@@ -9,9 +9,7 @@ the interference alone; its wall time includes what the sampler takes of a busy 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,14 +22,13 @@ from typing import Any
 import psutil
 import ray
 
-from benchmarks.costs import PYSPY
-from benchmarks.tables import Results
+from benchmarks.harness import PYSPY, Results, arguments, children_cpu_s
 from dstack.collecting.recorder import Recorder
 from dstack.model.recording import RecordingOptions
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ReadTarget, RecordOptions
 
-PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
+PAIRS, WORKERS = arguments(60, 8)
 RATE_HZ = 20.0
 UNITS = 30
 SECONDS = 10
@@ -152,7 +149,7 @@ def pyspy_cpu_s(pids: list[int]) -> float:
 
 
 def _pyspy_run_s(pids: list[int], seconds: int) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children_cpu_s()
     with tempfile.TemporaryDirectory() as folder:
         terms = ["--nonblocking", "--threads", "--format", "raw", "--rate", f"{RATE_HZ:g}", "--duration", str(seconds)]
         runs = [
@@ -165,8 +162,7 @@ def _pyspy_run_s(pids: list[int], seconds: int) -> float:
         ]
         for run in runs:
             run.wait()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children_cpu_s() - before
 
 
 def main() -> None:

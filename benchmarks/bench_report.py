@@ -13,14 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import bench_analysis, bench_merging
-from benchmarks.tables import Results
+from benchmarks.harness import Results, arguments, in_turns, times_s
+from benchmarks.made_up_snapshots import waiting, with_many_stacks
 from dstack.files.snapshot_file import save
 from dstack.model.snapshot import Snapshot
 from tests.unit.support.large_histories import with_history
@@ -28,8 +27,8 @@ from tests.unit.support.large_histories import with_history
 SIZES = (100, 1_000, 10_000)
 ATTEMPTS = 20_000
 SHAPES: dict[str, Callable[[int], Snapshot]] = {
-    "400 different stacks": bench_merging.snapshot_of,
-    "all wait, one deadlock": bench_analysis.snapshot_of,
+    "400 different stacks": with_many_stacks,
+    "all wait, one deadlock": waiting,
 }
 SAVE = "import sys; from dstack.files.snapshot_file import load, save; save(load(sys.argv[1]), sys.argv[2], force=True)"
 REPORT, SHOW, WRITE = "`dstack report`", "`dstack show`", "reading and writing the file"
@@ -44,13 +43,13 @@ class Run:
     peak_mib: float
 
 
-def run(*arguments: str) -> Run:
-    """Run Python with these arguments to its end."""
+def run(words: tuple[str, ...]) -> Run:
+    """Run Python with these words to its end."""
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, arguments
+    assert process.returncode == 0, words
     return Run(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
@@ -73,18 +72,14 @@ def _measure(results: Results, title: str, snapshot: Snapshot, folder: Path, rou
         SHOW: ("-m", "dstack", "show", str(file)),
         WRITE: ("-c", SAVE, str(file), str(copy)),
     }
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for _ in range(rounds):
-        for way, arguments in ways.items():
-            runs[way].append(run(*arguments))
+    runs = in_turns(ways, rounds, run)
     written = {REPORT: f"{page.stat().st_size / 1e6:.1f}", SHOW: "", WRITE: f"{copy.stat().st_size / 1e6:.1f}"}
     shown_s = median(one.cpu_s for one in runs[SHOW])
     for way, done in runs.items():
         times, cpu_s = [one.wall_s for one in done], median(one.cpu_s for one in done)
         results.add(
             f"{title}: {way}",
-            f"{median(times):.2f}",
-            f"{min(times):.2f}-{max(times):.2f}",
+            *times_s(times),
             f"{cpu_s:.2f}",
             f"{cpu_s / shown_s:.1f}",
             f"{max(one.peak_mib for one in done):.0f}",
@@ -93,7 +88,7 @@ def _measure(results: Results, title: str, snapshot: Snapshot, folder: Path, rou
 
 
 def main() -> None:
-    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 5).show()
+    measure(*arguments(5)).show()
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median, quantiles
@@ -31,9 +30,9 @@ import psutil
 from rich.console import RenderableType
 from textual.screen import Screen
 
-from benchmarks.bench_tui import PAINT, SIZE, painted
+from benchmarks.bench_tui import PAINT, SIZE, painted, run
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
-from benchmarks.tables import Results
+from benchmarks.harness import Results, seconds_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.files.snapshot_file import load, save
@@ -149,10 +148,7 @@ def measure(nodes: int, rounds: int, folder: Path) -> Figures:
         save(snapshot, file)
     figures.workers = len(snapshot.workers)
     figures.file_mb = file.stat().st_size / 1e6
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "benchmarks.bench_tui", PAINT, str(file)], check=True)
-        figures.opened_s.append(time.perf_counter() - began)
+    figures.opened_s = [seconds_of(partial(run, "benchmarks.bench_tui", PAINT, str(file))) for _ in range(3)]
     figures.keys_s = asyncio.run(keys(load(file)))
     return figures
 

@@ -24,7 +24,7 @@ from textual.pilot import Pilot
 
 from benchmarks.bench_scale import TimedApp
 from benchmarks.bench_tui import SIZE, painted
-from benchmarks.tables import Results
+from benchmarks.harness import Results, times_s
 from dstack.collecting.collector import Collector
 from dstack.probes.node_access.remote_probes import ClusterDriver
 from tests.hosts import Hosts
@@ -147,14 +147,11 @@ def main() -> None:
     results = Results(f"A session on hosts with {ACTORS_ON_HOST} waiting actors each, n = {options.rounds}", COLUMNS)
     for number in options.hosts:
         one = measure(number, options.rounds)
-        refresh_s = median(one.refreshes_s)
         results.add(
             str(number),
-            f"{refresh_s:.2f}",
-            f"{min(one.refreshes_s):.2f}-{max(one.refreshes_s):.2f}",
-            f"{median(one.checks_s):.2f}",
-            f"{min(one.checks_s):.2f}-{max(one.checks_s):.2f}",
-            f"{median(one.checks_s) / refresh_s:.1f}",
+            *times_s(one.refreshes_s),
+            *times_s(one.checks_s),
+            f"{median(one.checks_s) / median(one.refreshes_s):.1f}",
             f"{one.first_s:.2f}",
             f"{one.gcs_ms:.0f}",
             f"{one.driver_ms:.0f}",

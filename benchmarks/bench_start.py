@@ -13,24 +13,19 @@ from __future__ import annotations
 import compileall
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 
 import dstack
 from benchmarks.bench_snapshot import ring_of
-from benchmarks.tables import Results
+from benchmarks.harness import Cost, Results, arguments, cost_of, times_ms
 
 DSTACK = (sys.executable, "-m", "dstack")
 RAY = str(Path(sys.executable).with_name("ray"))
-Cost = tuple[float, float]
-"""Wall and CPU seconds."""
 
 COLLECTING = """
 import resource, sys, time
@@ -104,19 +99,19 @@ print(json.dumps([(name, then[1] - now[1], then[2] - now[2])
 
 def cost(command: list[str], environment: Mapping[str, str], ends_with: int = 0) -> Cost:
     """The cost of one run of a command, with its children."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    took = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == ends_with, done.stderr
-    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def run() -> None:
+        done = subprocess.run(command, capture_output=True, check=False, env=environment)
+        assert done.returncode == ends_with, done.stderr
+
+    return cost_of(run)
 
 
 def phases(program: str, *arguments: str) -> list[tuple[str, Cost]]:
     """The phases of a program in a new interpreter, in order."""
     command = [sys.executable, "-c", program + REPORTED, *arguments]
     done = subprocess.run(command, capture_output=True, check=True)
-    return [(name, (wall, cpu)) for name, wall, cpu in json.loads(done.stdout.splitlines()[-1])]
+    return [(name, Cost(wall, cpu)) for name, wall, cpu in json.loads(done.stdout.splitlines()[-1])]
 
 
 def commands(address: str) -> dict[str, tuple[list[str], int]]:
@@ -131,9 +126,7 @@ def commands(address: str) -> dict[str, tuple[list[str], int]]:
 
 
 def row(costs: list[Cost]) -> tuple[str, ...]:
-    walls, cpus = zip(*costs, strict=True)
-    wall = f"{median(walls) * 1000:.0f}", f"{min(walls) * 1000:.0f}-{max(walls) * 1000:.0f}"
-    return *wall, f"{median(cpus) * 1000:.0f}", f"{min(cpus) * 1000:.0f}-{max(cpus) * 1000:.0f}"
+    return *times_ms([one.wall_s for one in costs], 0), *times_ms([one.cpu_s for one in costs], 0)
 
 
 def measure(rounds: int, workers: int) -> tuple[Results, Results]:
@@ -160,7 +153,7 @@ def measure(rounds: int, workers: int) -> tuple[Results, Results]:
 
 
 def main() -> None:
-    rounds, workers = map(int, [*sys.argv[1:], *("5", "25")[len(sys.argv) - 1 :]])
+    rounds, workers = arguments(5, 25)
     for table in measure(rounds, workers):
         table.show()
 

@@ -17,8 +17,7 @@ from statistics import median
 
 import psutil
 
-from benchmarks.costs import Action, in_turns, spread
-from benchmarks.tables import Results
+from benchmarks.harness import Action, Results, arguments, cost_of, in_turns, times_s
 from tests.clusters.ray_clusters import RayCluster, ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "many_tasks.py"
@@ -69,7 +68,7 @@ def measured(cluster: RayCluster, rounds: int, calls: int) -> Results:
         actions: dict[str, Action] = {
             name: partial(counted, name, one) for name, one in ways(cluster, Path(folder)).items()
         }
-        costs = in_turns(actions, rounds)
+        costs = in_turns(actions, rounds, cost_of)
     base = median(cost.wall_s for cost in costs[WITHOUT])
     title = f"The history of {calls:,} calls, n = {rounds}"
     results = Results(title, ("", "seconds, median", "min-max", "ratio", "CPU s", "CPU s of the GCS"))
@@ -77,8 +76,7 @@ def measured(cluster: RayCluster, rounds: int, calls: int) -> Results:
         wall = [cost.wall_s for cost in several]
         results.add(
             name,
-            f"{median(wall):.2f}",
-            spread(wall),
+            *times_s(wall),
             f"{median(wall) / base:.1f}",
             f"{median(cost.cpu_s for cost in several):.2f}",
             f"{median(spent_s[name]):.2f}",
@@ -87,7 +85,7 @@ def measured(cluster: RayCluster, rounds: int, calls: int) -> Results:
 
 
 def main() -> None:
-    rounds, calls = (int(word) for word in (sys.argv[1:] + ["5", "105000"][len(sys.argv) - 1 :]))
+    rounds, calls = arguments(5, 105_000)
     with (
         ray_cluster(1, num_cpus=2, auth="off") as cluster,
         cluster.run_example(WORKLOAD, [str(calls)], deadline_s=START_S),

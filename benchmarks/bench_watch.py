@@ -21,10 +21,10 @@ from typing import Any
 
 import psutil
 import ray
-from rich.console import Console
-from rich.table import Table
 
-WORKERS, SECONDS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (100, 120))
+from benchmarks.harness import Results, arguments
+
+WORKERS, SECONDS = arguments(100, 120)
 EVERY_S = 30.0
 FASTER = 10
 STARTS_AT_ONCE = 10
@@ -77,13 +77,19 @@ def wait_for(event: str, log: Path) -> None:
         time.sleep(0.1)
 
 
+def family_of(process: psutil.Process) -> list[psutil.Process]:
+    """The watch, and the process that holds its session."""
+    return [process, *process.children(recursive=True)]
+
+
 def spent_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+    """The CPU time so far of the watch and of its children."""
+    times = [one.cpu_times() for one in family_of(process)]
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
 def rss_mib(process: psutil.Process) -> float:
-    return float(process.memory_info().rss / 2**20)
+    return float(sum(one.memory_info().rss for one in family_of(process)) / 2**20)
 
 
 def polls(address: str) -> tuple[float, float, float]:
@@ -107,23 +113,21 @@ def snapshot_cpu_s(address: str) -> float:
 
 
 def main() -> None:
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    context = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     address = context.address_info["gcs_address"]
     calls = start_workers()
     share, memory, memory_later = polls(address)
     snapshot_s = snapshot_cpu_s(address)
     assert not ray.wait(calls, timeout=0)[0]
-    table = Table(title=f"dstack watch, {WORKERS} busy workers on one node, for {SECONDS} s")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_row(f"polls every {EVERY_S:g} s, of one core", f"{share:.2%}")
-    table.add_row("one poll, CPU", f"{share * EVERY_S * 1000:.0f} ms")
-    table.add_row("one snapshot, CPU, by default at most 1 % of one core on average", f"{snapshot_s:.1f} s")
-    table.add_row(
+    results = Results(f"dstack watch, {WORKERS} busy workers on one node, for {SECONDS} s", ("", ""))
+    results.add(f"polls every {EVERY_S:g} s, of one core", f"{share:.2%}")
+    results.add("one poll, CPU", f"{share * EVERY_S * 1000:.0f} ms")
+    results.add("one snapshot, CPU, by default at most 1 % of one core on average", f"{snapshot_s:.1f} s")
+    results.add(
         f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} polls later",
         f"{memory:.0f}, {memory_later:.0f} MiB",
     )
-    Console(width=100).print(table)
+    results.show()
 
 
 if __name__ == "__main__":

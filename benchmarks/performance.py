@@ -12,7 +12,6 @@ import datetime
 import math
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +25,17 @@ from matplotlib import pyplot
 from benchmarks import (
     bench_analysis,
     bench_churn,
-    bench_coroutines,
-    bench_history,
     bench_process,
     bench_reader,
     bench_report,
     bench_snapshot,
-    bench_snapshot_file,
     bench_start,
+    bench_tui,
 )
 from benchmarks.bench_churn import Tally
 from benchmarks.bench_process import DEEP, MANY
 from benchmarks.bench_snapshot import NUMBER, SAMPLE, THREADS, Runs
-from benchmarks.tables import Results
+from benchmarks.harness import Results, arguments
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PICTURE = DOCUMENT.parent / "pictures" / "performance.svg"
@@ -84,12 +81,12 @@ class Measured:
         self.disturbed = self._shown(*bench_snapshot.measure_pauses(NUMBER, rounds))
         self.processes = self._shown(*bench_process.measure(rounds))
         self.own_disturbed = self._shown(*bench_process.measure_pauses(rounds))
-        self._show(bench_reader.measure(rounds), bench_coroutines.measure(rounds))
+        self._show(bench_reader.measure(rounds), bench_reader.measure_coroutines(rounds))
         self._show(*bench_start.measure(rounds, NUMBER))
         self.reduced = self._shown(*bench_analysis.reducing(rounds))
         self.diagnosed = self._shown(*bench_analysis.diagnosing(rounds))
-        self._show(bench_snapshot_file.measure())
-        self._show(bench_history.measure(rounds), bench_report.measure(rounds))
+        self._show(bench_analysis.files())
+        self._show(bench_tui.measure_timeline(rounds), bench_report.measure(rounds))
         self.tallies = {hogs: self._tally(hogs) for hogs in CONCLUSIVE}
 
     def _shown(self, figures: T, table: Results) -> T:
@@ -147,7 +144,7 @@ class Measured:
 
 
 def main() -> None:
-    rounds, checks = map(int, [*sys.argv[1:], *("5", "100")[len(sys.argv) - 1 :]])
+    rounds, checks = arguments(5, 100)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     measured = Measured(rounds, checks)
     budgets = measured.budgets()

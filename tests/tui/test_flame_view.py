@@ -9,7 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from benchmarks.bench_merging import snapshot_of
+from benchmarks.made_up_snapshots import with_many_stacks
 from dstack.analysis.stacks.icicle import IcicleCell
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
@@ -276,7 +276,7 @@ def test_thousands_of_executions_fold_and_open() -> None:
         await press(pilot, "backspace")
         assert labels(view)[0] == ["all"]
 
-    in_flame(snapshot_of(3_000), body)
+    in_flame(with_many_stacks(3_000), body)
 
 
 def test_labels_from_a_target_are_harmless() -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from benchmarks.bench_merging import snapshot_of
+from benchmarks.made_up_snapshots import with_many_stacks
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files
@@ -433,7 +433,7 @@ def test_lines_of_thousands_of_processes_are_made_on_demand() -> None:
         assert merged(view).root.count == 3_000
         assert len(texts(tree(view))) < 2_000
 
-    in_stacks(snapshot_of(3_000), body)
+    in_stacks(with_many_stacks(3_000), body)
 
 
 def test_an_empty_snapshot_is_shown_as_such() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from msgspec.structs import replace
 
-from benchmarks.bench_merging import snapshot_of
+from benchmarks.made_up_snapshots import with_many_stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import ClusterInventory
 from dstack.analysis.views.worker_state import MEMORY
@@ -263,7 +263,7 @@ def test_hostile_text_is_visible() -> None:
 
 
 def test_a_thousand_workers_are_a_bounded_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot = snapshot_of(1_000)
+    snapshot = with_many_stacks(1_000)
     found = section(ReportData(AnalysedSnapshot.of(snapshot)))
     assert found is not None
     assert len(found.body) < 700_000

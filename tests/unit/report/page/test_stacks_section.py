@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from msgspec.structs import replace
 
-from benchmarks.bench_merging import snapshot_of
+from benchmarks.made_up_snapshots import with_many_stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, WorkerSample
@@ -31,7 +31,7 @@ from tests.unit.scenes.ranks import training
 from tests.unit.support.html_elements import ATTACK, Element, elements_of
 from tests.unit.support.random_snapshots import related_snapshots
 
-MANY = snapshot_of(1_000)
+MANY = with_many_stacks(1_000)
 
 
 def merged(data: ReportData, members: tuple[Key, ...] = ()) -> list[ShownGroup]:
@@ -114,7 +114,7 @@ def test_the_frames_of_all_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_recursion_in_which_executions_are_at_every_depth_has_a_row_for_each() -> None:
     depths = 300
-    snapshot = snapshot_of(depths)
+    snapshot = with_many_stacks(depths)
     actors = tuple(replace(actor, class_name="Walker") for actor in snapshot.actors)
     stacks = tuple((0,) * (depth + 1) for depth in range(depths))
     workers = tuple(_at_stack(worker, number) for number, worker in enumerate(snapshot.samples[0].workers))
@@ -252,7 +252,7 @@ def test_hostile_text_is_visible_in_elements_and_attributes() -> None:
 def test_a_thousand_workers_in_six_hundred_stacks_are_bounded_and_say_what_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = data_of(snapshot_of(1_000))
+    data = data_of(with_many_stacks(1_000))
     found = section(data)
     assert found is not None
     assert len(found.body) < 1_300_000
