@@ -59,3 +59,13 @@ def test_every_file_beside_the_pages_is_read(path: Path) -> None:
     files = open_files([str(path)])
 
     assert len(files.snapshots) + len(files.recordings) == 1
+
+
+def test_the_commands_that_copy_the_programs_find_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code = [one for page in PAGES for one in re.findall(r"python -c '(.*?)'", page.read_text())]
+
+    for line in code:
+        exec(line, {})
+
+    assert len(code) == 7
+    assert all(Path(path).is_file() for path in capsys.readouterr().out.split())
