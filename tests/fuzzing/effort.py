@@ -24,4 +24,6 @@ def tries(thorough: int) -> int:
 
 def examples(thorough: int = 100, **others: Any) -> settings:
     """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run."""
-    return settings(max_examples=tries(thorough), deadline=None, derandomize=not IS_SEARCH, **others)
+    return settings(
+        max_examples=tries(thorough), deadline=None, derandomize=not IS_SEARCH, report_multiple_bugs=False, **others
+    )

@@ -219,12 +219,14 @@ def _thread(blocked: _BlockedCall, os_thread_id: int) -> Target:
 
 
 def _coroutine(blocked: _BlockedCall, coroutine_id: str) -> Target:
-    if blocked.graph.index.coroutine(blocked.worker_id, coroutine_id) is None:
-        if blocked.loop:
-            return blocked.loop
-        coroutine = subject("coroutine", _process(blocked))
-        return blocked.graph.unknown("coroutine", blocked.worker_id, coroutine_id, subject=coroutine, unobserved=True)
-    return Target(vertex=CoroutineKey(blocked.worker_id, coroutine_id))
+    index, key = blocked.graph.index, CoroutineKey(blocked.worker_id, coroutine_id)
+    is_read = index.coroutine(blocked.worker_id, coroutine_id) is not None
+    if is_read and index.child_of(key) == index.child_of(blocked.waiter):
+        return Target(vertex=key)
+    if blocked.loop:
+        return blocked.loop
+    coroutine = subject("coroutine", _process(blocked))
+    return blocked.graph.unknown("coroutine", blocked.worker_id, coroutine_id, subject=coroutine, unobserved=True)
 
 
 def _process(blocked: _BlockedCall) -> ProcessName:

@@ -355,3 +355,13 @@ def test_any_process_of_a_pool_may_give_its_result() -> None:
 
         orphaned = [finding for finding in diagnose(found).findings if finding.kind == "orphaned"]
         assert [len(finding.blocked_behind) for finding in orphaned] == [behind]
+
+
+def test_no_thread_of_the_parent_is_joined_to_a_coroutine_of_its_child() -> None:
+    """Ids in a child have its pid; those of a made-up or changed file may be the same as one of the parent's."""
+    scene, loader = waiting()
+    loader.threads[0].call = Call(site="asyncio.gather", frame=0, need=Executions(coroutines=("0x1",)))
+    of_library = Coroutine(coroutine_id="0x1", name="c", stack=len(twice(scene).stacks) + 1)
+    snapshot = with_children(twice(scene), loader, [Child({PID: {}}, fields={"coroutines": (of_library,)})])
+
+    assert diagnose(replace(snapshot, stacks=(*snapshot.stacks, ()))).verdict == "running"
