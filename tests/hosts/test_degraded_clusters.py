@@ -126,7 +126,7 @@ def cut_off(hosts: Hosts, host: int) -> Iterator[None]:
 def assert_unreachable(hosts: Hosts, host: int, document: Json) -> None:
     """Check that the host's worker and node are reported as missing, with a reason."""
     coverage = document["coverage"]
-    assert coverage["nodes"] == {"seen": 2, "total": 3}
+    assert coverage["nodes"] == {"seen": 2, "total": 3}, coverage["failures"]
     assert coverage["workers"]["seen"] < coverage["workers"]["total"]
     failures = failures_on(hosts, host, document)
     assert failures == coverage["failures"]

@@ -57,24 +57,25 @@ class Patience:
     Most are 90 %, of fewer than ten nodes all but one. Once they have answered, the others get as long again as those
     have taken; where a share of the timeout is longer, they get that: the whole timeout for one node, a thirtieth of it
     from 20 nodes on. From 20 nodes on, those that were given up in the request before are hardly awaited: they get a
-    quarter of the usual time once all others have answered.
+    quarter of the usual time once all others have answered. Nodes that fail are not counted: they say nothing about
+    how long an answer takes.
     """
 
     def __init__(self, nodes: int, deadline: float) -> None:
+        self._nodes = nodes
         self._began = time.monotonic()
-        self._are_few = nodes < FEW_NODES
-        self._most = max(1, min(nodes - 1, math.ceil(MOST * nodes)))
-        self._share_s = (deadline - self._began) * min(1.0, max(1.0, FEW_NODES / max(1, nodes)) / FEW_SHARE)
+        self._timeout_s = deadline - self._began
         self.until = deadline
         self.usual_s: float | None = None
 
-    def note_answers(self, number: int, *, are_others_late: bool = False) -> None:
-        """Notes that so many nodes have answered or failed; ``are_others_late`` if all others were late before."""
-        now = time.monotonic()
-        if self.usual_s is None and number >= self._most:
+    def note(self, answered: int, failed: int = 0, *, are_others_late: bool = False) -> None:
+        """Note how many nodes have answered, and failed; ``are_others_late`` if all others were late before."""
+        now, nodes = time.monotonic(), self._nodes - failed
+        if self.usual_s is None and answered >= max(1, min(nodes - 1, math.ceil(MOST * nodes))):
             self.usual_s = now - self._began
-            self.until = min(self.until, now + max(self.usual_s, self._share_s))
-        if self.usual_s is not None and are_others_late and not self._are_few:
+            share = min(1.0, max(1.0, FEW_NODES / max(1, nodes)) / FEW_SHARE)
+            self.until = min(self.until, now + max(self.usual_s, share * self._timeout_s))
+        if self.usual_s is not None and are_others_late and nodes >= FEW_NODES:
             self.until = min(self.until, now + LATE_SHARE * self.usual_s)
 
     def why_late(self, *, is_reached: bool) -> NodeFailure:
@@ -196,7 +197,8 @@ class RemoteProbes:
         number = self._requests
         until = max(time.monotonic(), deadline - LAST_WORD_S)
         request = SampleRequest(number, is_first, nodes, questions, options, until)
-        missing, reached, patience = set(nodes), nodes.keys() - raylets.keys(), Patience(len(nodes), deadline)
+        missing, reached, failed = set(nodes), nodes.keys() - raylets.keys(), 0
+        patience = Patience(len(nodes), deadline)
         begin(lambda: self._driver.request(request))
         begin(lambda: self._give_up_unreachable(number, raylets, missing, reached))
         while missing and not self.has_ended:
@@ -210,7 +212,9 @@ class RemoteProbes:
             if of_request == number and node_id in missing:
                 missing.discard(node_id)
                 self._late.discard(node_id)
-                patience.note_answers(len(nodes) - len(missing), are_others_late=missing <= self._late)
+                failed += isinstance(result, NodeFailure)
+                answered = len(nodes) - len(missing) - failed
+                patience.note(answered, failed, are_others_late=missing <= self._late)
                 yield node_id, result
         self._late |= missing
         is_given_up = time.monotonic() < deadline and not self.has_ended
