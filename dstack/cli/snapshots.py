@@ -8,21 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import (
-    address_option,
-    details_option,
-    for_option,
-    job_option,
-    json_option,
-    load_snapshot,
-    native_option,
-    nodes_settle_option,
-    pause_option,
-    seconds_option,
-    take_analysed,
-    take_snapshot,
-    timeout_option,
-)
+from dstack.cli import inputs
 from dstack.cli.output import (
     Form,
     console_text,
@@ -51,22 +37,22 @@ LIMITED = 1
 
 
 @click.command()
-@address_option
+@inputs.address_option
 @click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@json_option
-@details_option
-@job_option
-@native_option
+@inputs.json_option
+@inputs.details_option
+@inputs.job_option
+@inputs.native_option
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
-@pause_option
-@for_option
+@inputs.pause_option
+@inputs.for_option
 @click.option(
     "--history/--no-history",
     default=None,
     help="Include the history of tasks that Ray keeps, for timeline and graph. [default: with -o, of 20,000 tasks]",
 )
-@timeout_option
+@inputs.timeout_option
 def snapshot(
     address: str | None,
     output: str | None,
@@ -92,7 +78,7 @@ def snapshot(
 
     kept = WHOLE_HISTORY if history else SAVED_HISTORY if output and history is None else 0
     options = ReadingOptions(native=native, locals=with_locals, pause=pause)
-    taken = take_snapshot(address, Terms(timeout_s, options, watch_s, kept))
+    taken = inputs.take_snapshot(address, Terms(timeout_s, options, watch_s, kept))
     try:
         if output:
             from dstack.files.snapshot_file import save
@@ -108,13 +94,13 @@ def snapshot(
 
 @click.command()
 @click.argument("file", required=False, type=click.Path())
-@address_option
-@json_option
-@details_option
-@job_option
-@native_option
-@pause_option
-@for_option
+@inputs.address_option
+@inputs.json_option
+@inputs.details_option
+@inputs.job_option
+@inputs.native_option
+@inputs.pause_option
+@inputs.for_option
 @click.option(
     "--fail-on",
     type=click.Choice(["deadlock", "stalled", "starved"]),
@@ -123,12 +109,12 @@ def snapshot(
     help="Exit with 1 on this or worse: deadlock (includes hang and suspected deadlock), stalled, starved.",
 )
 @click.option("--wait", is_flag=True, help="Follow the job of --job until it has ended or is stuck.")
-@nodes_settle_option
-@seconds_option("--every", default=10.0, help="With --wait: pause between polls, which read no stacks.")
-@seconds_option(
+@inputs.nodes_settle_option
+@inputs.seconds_option("--every", default=10.0, help="With --wait: pause between polls, which read no stacks.")
+@inputs.seconds_option(
     "--stuck-after", default=60.0, help="With --wait: inspect the job when something made no progress for this long."
 )
-@timeout_option
+@inputs.timeout_option
 def check(
     file: str | None,
     address: str | None,
@@ -172,14 +158,14 @@ def check(
         )
         return
     if file:
-        diagnosis = print_snapshot(load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
+        diagnosis = print_snapshot(inputs.load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
     else:
         from dstack.collecting.collector import Terms
         from dstack.observed.reading_options import ReadingOptions
 
         explain = partial(explained, job=job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
         terms = Terms(timeout_s, ReadingOptions(native=native, pause=pause), watch_s)
-        diagnosis = print_analysed(take_analysed(explain, address, terms), form, within_s=EXPLAIN_S)
+        diagnosis = print_analysed(inputs.take_analysed(explain, address, terms), form, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -188,13 +174,13 @@ def check(
 
 @click.command()
 @click.argument("file", type=click.Path())
-@json_option
-@details_option
-@job_option
+@inputs.json_option
+@inputs.details_option
+@inputs.job_option
 def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
     form = _form(as_json, details)
-    print_snapshot(load_snapshot(file), form, job)
+    print_snapshot(inputs.load_snapshot(file), form, job)
 
 
 def _follow(
@@ -236,8 +222,8 @@ def _form(as_json: bool, details: bool) -> Form:
 
 
 @click.command()
-@address_option
-@timeout_option
+@inputs.address_option
+@inputs.timeout_option
 def doctor(address: str | None, timeout_s: float) -> None:
     """Show what this machine and the cluster allow: permissions, versions, py-spy, and the probe of each node.
 
@@ -248,7 +234,7 @@ def doctor(address: str | None, timeout_s: float) -> None:
 
     checks = host_checks()
     _print_checks("This machine", checks)
-    snapshot = take_snapshot(address, Terms(timeout_s))
+    snapshot = inputs.take_snapshot(address, Terms(timeout_s))
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.report.not_observed import cluster_checks, conclusion, node_checks

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dstack.cli.inputs import (
-    address_option,
-    job_option,
-    load_snapshot,
-    native_option,
-    pause_option,
-    take_snapshot,
-    timeout_option,
-)
+from dstack.cli import inputs
 from dstack.errors import UsageError
 from dstack.words import visible
 
@@ -31,7 +23,7 @@ NEXT: dict[StacksFormat, str] = {
 
 @click.command()
 @click.argument("file", required=False, type=click.Path())
-@address_option
+@inputs.address_option
 @click.option(
     "--by",
     type=click.Choice(["class", "rank", "process"]),
@@ -55,10 +47,10 @@ NEXT: dict[StacksFormat, str] = {
     default="",
     help="Only stacks with these words: of an actor, call, function, file, process (pid 7) or rank (rank:3).",
 )
-@job_option
-@native_option
-@pause_option
-@timeout_option
+@inputs.job_option
+@inputs.native_option
+@inputs.pause_option
+@inputs.timeout_option
 def stacks(
     file: str | None,
     address: str | None,
@@ -82,12 +74,12 @@ def stacks(
         raise UsageError("FILE cannot be combined with --address, --native or --pause.", "Leave out one of them.")
     require_new(output, force=force)
     if file:
-        snapshot = load_snapshot(file)
+        snapshot = inputs.load_snapshot(file)
     else:
         from dstack.collecting.collector import Terms
         from dstack.observed.reading_options import ReadingOptions
 
-        snapshot = take_snapshot(address, Terms(timeout_s, ReadingOptions(native=native, pause=pause)))
+        snapshot = inputs.take_snapshot(address, Terms(timeout_s, ReadingOptions(native=native, pause=pause)))
     from dstack.analysis.views.all_stacks import ChosenStacks
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 

@@ -20,16 +20,7 @@ from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access.answers import (
-    MALFORMED,
-    MalformedAnswer,
-    NodeFailure,
-    RecordRequest,
-    RoundReply,
-    result_of,
-    unpacked_round,
-    validated_round,
-)
+from dstack.probes.node_access import answers
 from dstack.probes.node_access.node_readers import is_elsewhere, nodes_here
 from dstack.probes.node_access.remote_probes import ClusterDriver
 from dstack.probes.node_access.targets import targets, with_environment
@@ -48,7 +39,7 @@ class NodeRound:
 
     recorder: str
     nodes: Sequence[str]
-    result: RecordedRound | NodeFailure | None
+    result: RecordedRound | answers.NodeFailure | None
     is_last: bool
 
 
@@ -83,11 +74,13 @@ class LocalRecorder:
             wanted = [self._target(worker) for node in nodes for worker in self._by_node.get(node, ())]
             options: wire.RecordOptions = {**self._options, "seconds": seconds, "is_last": is_last}
             try:
-                result: RecordedRound | NodeFailure = validated_round(self._probe.record(wanted, options))
-            except MalformedAnswer:
-                result = MALFORMED
+                result: RecordedRound | answers.NodeFailure = answers.validated_round(
+                    self._probe.record(wanted, options)
+                )
+            except answers.MalformedAnswer:
+                result = answers.MALFORMED
             except Exception as error:  # whatever a probe raises is the failure of its nodes
-                result, is_last = NodeFailure(f"its probe failed: {error}"), True
+                result, is_last = answers.NodeFailure(f"its probe failed: {error}"), True
             self._receive(NodeRound("", nodes, result, is_last))
 
     def _target(self, worker: Worker) -> wire.ReadTarget:
@@ -106,7 +99,7 @@ class RemoteRecorder:
         self._deliver = receive
         self._wanted: dict[str, list[wire.ReadTarget]] = {}
         self._over: set[str] = set()
-        self._requests: queue.Queue[RecordRequest] = queue.Queue()
+        self._requests: queue.Queue[answers.RecordRequest] = queue.Queue()
         self.end = 0.0
         self._driver = ClusterDriver(cluster, self._receive)
         begin(self._send)
@@ -125,7 +118,7 @@ class RemoteRecorder:
 
     def request(self) -> None:
         """Send the current targets and the current end."""
-        self._requests.put(RecordRequest(self._wanted, self._options, self.end))
+        self._requests.put(answers.RecordRequest(self._wanted, self._options, self.end))
 
     def give_up_all(self) -> None:
         """Note every node that has not sent its last round as failed."""
@@ -138,16 +131,16 @@ class RemoteRecorder:
 
     def _give_up(self, raylets: Mapping[str, RayletAddress]) -> None:
         for node_id, reason in unreachable(raylets).items():
-            self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
+            self._note(node_id, answers.NodeFailure(reason, "unreachable"), is_last=True)
 
-    def _receive(self, reply: RoundReply | None) -> None:
+    def _receive(self, reply: answers.RoundReply | None) -> None:
         if reply is None:
             self.give_up_all()
         else:
-            result = None if reply.round is None else result_of(reply.round, unpacked_round)
+            result = None if reply.round is None else answers.result_of(reply.round, answers.unpacked_round)
             self._note(reply.node_id, result, is_last=reply.is_last)
 
-    def _note(self, node_id: str, result: RecordedRound | NodeFailure | None, *, is_last: bool) -> None:
+    def _note(self, node_id: str, result: RecordedRound | answers.NodeFailure | None, *, is_last: bool) -> None:
         if node_id in self._over:
             return
         if is_last:
@@ -279,7 +272,7 @@ class ClusterRecorder:
             self._running.discard(found.recorder)
         if found.result is None:
             return
-        if isinstance(found.result, NodeFailure):
+        if isinstance(found.result, answers.NodeFailure):
             self._liveness.given_up.update(found.nodes)
             return
         known = self._workers()

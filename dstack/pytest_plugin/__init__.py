@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstack.pytest_plugin.options import (
-    BEGAN,
-    IS_LAST_OF_MODULE,
-    SECTION,
-    SETTINGS,
-    TIMEOUT_S,
-    PluginSettings,
-    add_options,
-    marked_timeout_s,
-    settings_of,
-)
+from dstack.pytest_plugin import options
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
@@ -34,7 +24,7 @@ Wrapper = Generator[None, Any, Any]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options to the command line and the ini file."""
-    add_options(parser)
+    options.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,17 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "dstack(timeout): after this many seconds, take a snapshot of the test's Ray cluster and fail the test",
     )
-    config.stash[SETTINGS] = settings_of(config)
+    config.stash[options.SETTINGS] = options.settings_of(config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
     """Watches the fixtures of a test being set up."""
     __tracebackhide__ = True
-    item.stash[BEGAN] = time.monotonic()
+    item.stash[options.BEGAN] = time.monotonic()
     usage_error = None
     try:
-        item.stash[TIMEOUT_S] = marked_timeout_s(item, item.config.stash[SETTINGS])
+        item.stash[options.TIMEOUT_S] = options.marked_timeout_s(item, item.config.stash[options.SETTINGS])
     except pytest.UsageError as error:
         usage_error = str(error)
     result = yield from _watched(item, "setup")
@@ -66,8 +56,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
 def pytest_runtest_call(item: pytest.Item) -> Wrapper:
     """Watches the test, then checks what it leaves stuck."""
     result = yield from _watched(item, "call")
-    settings = item.config.stash[SETTINGS]
-    if settings.check == "end" or (settings.check == "module" and item.stash.get(IS_LAST_OF_MODULE, True)):
+    settings = item.config.stash[options.SETTINGS]
+    if settings.check == "end" or (settings.check == "module" and item.stash.get(options.IS_LAST_OF_MODULE, True)):
         _fail_if_stuck(item, settings)
     return result
 
@@ -81,29 +71,29 @@ def pytest_runtest_teardown(item: pytest.Item) -> Wrapper:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes whether a test is the last of its module."""
-    if item.config.stash[SETTINGS].check == "module":
+    if item.config.stash[options.SETTINGS].check == "module":
         module = item.getparent(pytest.Module)
-        item.stash[IS_LAST_OF_MODULE] = nextitem is None or nextitem.getparent(pytest.Module) is not module
+        item.stash[options.IS_LAST_OF_MODULE] = nextitem is None or nextitem.getparent(pytest.Module) is not module
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
     """Suspends the timeout while a debugger is in use."""
-    config.stash[SETTINGS].is_debugging.set()
+    config.stash[options.SETTINGS].is_debugging.set()
 
 
 def pytest_leave_pdb(config: pytest.Config) -> None:
     """Resumes the timeout."""
-    config.stash[SETTINGS].is_debugging.clear()
+    config.stash[options.SETTINGS].is_debugging.clear()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Lists what could not be inspected, and notes on tests that passed."""
-    if not config.stash[SETTINGS].is_used:
+    if not config.stash[options.SETTINGS].is_used:
         return
     passed = [report for report in terminalreporter.getreports("passed") if hasattr(report, "get_sections")]
-    notes = [(one.nodeid, text) for one in passed for _, text in one.get_sections(f"Captured {SECTION}")]
+    notes = [(one.nodeid, text) for one in passed for _, text in one.get_sections(f"Captured {options.SECTION}")]
     if notes:
-        terminalreporter.section(SECTION)
+        terminalreporter.section(options.SECTION)
     for nodeid, text in notes:
         terminalreporter.line(f"{nodeid}: {text}")
 
@@ -120,13 +110,15 @@ def dstack_fixture(request: pytest.FixtureRequest) -> Iterator[Dstack]:
 def _watched(item: pytest.Item, when: str) -> Wrapper:
     """Runs one phase of a test; if it times out, the test fails with the cause of the hang."""
     __tracebackhide__ = True
-    timeout_s = item.stash.get(TIMEOUT_S, None)
+    timeout_s = item.stash.get(options.TIMEOUT_S, None)
     if not timeout_s and FIXTURE not in getattr(item, "fixturenames", ()):
         return (yield)
     from dstack.pytest_plugin.phase import PHASE, Phase
 
-    left_s = item.stash[BEGAN] + timeout_s - time.monotonic() if timeout_s else None
-    phase = Phase(item, when, item.config.stash[SETTINGS], timeout_s, left_s if left_s and left_s > 0 else timeout_s)
+    left_s = item.stash[options.BEGAN] + timeout_s - time.monotonic() if timeout_s else None
+    phase = Phase(
+        item, when, item.config.stash[options.SETTINGS], timeout_s, left_s if left_s and left_s > 0 else timeout_s
+    )
     item.stash[PHASE] = phase
     try:
         phase.begin()
@@ -143,13 +135,13 @@ def _watched(item: pytest.Item, when: str) -> Wrapper:
         raise pytest.fail.Exception(phase.failure, pytrace=False) from None
     finally:
         for text in phase.sections:
-            item.add_report_section(when, SECTION, text)
+            item.add_report_section(when, options.SECTION, text)
     if phase.failure is not None:
         pytest.fail(phase.failure, pytrace=False)
     return result
 
 
-def _fail_if_stuck(item: pytest.Item, settings: PluginSettings) -> None:
+def _fail_if_stuck(item: pytest.Item, settings: options.PluginSettings) -> None:
     """Fails a test that leaves a deadlock or hang in the cluster; each finding fails one test only."""
     __tracebackhide__ = True
     if "ray._private.worker" not in sys.modules and not settings.address:
@@ -165,11 +157,13 @@ def _fail_if_stuck(item: pytest.Item, settings: PluginSettings) -> None:
                 return
         inspection = Inspector(item, settings).inspect()
     except DstackError as error:
-        item.add_report_section("call", SECTION, f"could not check for deadlocks. {error}")
+        item.add_report_section("call", options.SECTION, f"could not check for deadlocks. {error}")
         return
     settings.reported.update(key for one in inspection.stuck for key in one.members)
     if inspection.stuck:
         pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{inspection.report}", pytrace=False)
     if inspection.analysed.diagnosis.incomplete:
         reasons = inspection.gap_lines()
-        item.add_report_section("call", SECTION, f"no deadlock was found, but the check is inconclusive:\n{reasons}")
+        item.add_report_section(
+            "call", options.SECTION, f"no deadlock was found, but the check is inconclusive:\n{reasons}"
+        )

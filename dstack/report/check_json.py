@@ -22,25 +22,7 @@ from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import Timer
 from dstack.observed.processes import Process, Thread
-from dstack.report.check_schema import (
-    Bounds,
-    Document,
-    DocumentBlocker,
-    DocumentChild,
-    DocumentCoverage,
-    DocumentFailedBefore,
-    DocumentFinding,
-    DocumentGap,
-    DocumentGroupCall,
-    DocumentMember,
-    DocumentOutside,
-    DocumentTarget,
-    DocumentThread,
-    DocumentTimer,
-    DocumentTiming,
-    DocumentWait,
-    Ranked,
-)
+from dstack.report import check_schema
 from dstack.report.not_observed import Unobserved, gaps_in_words
 
 MANY = 1000
@@ -62,7 +44,7 @@ class _DocumentBuilder:
         self._index = analysed.first_index
         self._details: dict[Key, VertexDetails] = {}
 
-    def build(self) -> Document:
+    def build(self) -> check_schema.Document:
         diagnosis = self._diagnosis
         return {
             "schema": "dstack.check/2",
@@ -82,7 +64,7 @@ class _DocumentBuilder:
             "timing": _timing(self._snapshot),
         }
 
-    def _finding(self, finding: Finding) -> DocumentFinding:
+    def _finding(self, finding: Finding) -> check_schema.DocumentFinding:
         return {
             "kind": finding.kind,
             "confirmed": finding.confirmed,
@@ -108,7 +90,7 @@ class _DocumentBuilder:
             "final_blockers": list(self._final_blockers(finding)),
         }
 
-    def _final_blockers(self, finding: Finding) -> Iterator[DocumentBlocker]:
+    def _final_blockers(self, finding: Finding) -> Iterator[check_schema.DocumentBlocker]:
         for blocker in finding.final_blockers:
             yield {
                 **self._member(self._diagnosis.vertices[blocker.vertex]),
@@ -116,13 +98,15 @@ class _DocumentBuilder:
                 "waiters_total": blocker.waiters_total,
             }
 
-    def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[DocumentMember]:
+    def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[check_schema.DocumentMember]:
         """All members; of very many similar pending ones only the first, with the number of the others."""
         vertices = self._diagnosis.vertices
         groups = [[key] for key in keys] if len(keys) <= MANY else group_similar(vertices, keys)
         return [self._member(vertices[first], within, len(others)) for first, *others in groups]
 
-    def _member(self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0) -> DocumentMember:
+    def _member(
+        self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0
+    ) -> check_schema.DocumentMember:
         """A vertex with its dependencies, of which only those ``within`` a finding if that is given."""
         details = self._details_of(vertex.key)
         values = {
@@ -133,9 +117,9 @@ class _DocumentBuilder:
             "waits_for": [self._wait(vertex.wait, within)] if vertex.wait else [],
             "alike": similar,
         }
-        return msgspec.convert(values, DocumentMember)
+        return msgspec.convert(values, check_schema.DocumentMember)
 
-    def _wait(self, wait: Wait, within: Container[Key] | None) -> DocumentWait:
+    def _wait(self, wait: Wait, within: Container[Key] | None) -> check_schema.DocumentWait:
         return {
             "kind": wait.kind_name,
             "needs": wait.needed,
@@ -152,7 +136,7 @@ class _DocumentBuilder:
             "cut_short_by": [self._target(target) for target in (*wait.failing, *wait.cut_short_by)],
         }
 
-    def _target(self, target: Target) -> DocumentTarget:
+    def _target(self, target: Target) -> check_schema.DocumentTarget:
         details = self._details_of(target.vertex)
         return {
             "ref": target.ref,
@@ -168,7 +152,7 @@ class _DocumentBuilder:
             self._details[key] = details_of(self._index, self._diagnosis.vertices[key])
         return self._details[key]
 
-    def _child(self, worker_id: str, child: Process) -> DocumentChild:
+    def _child(self, worker_id: str, child: Process) -> check_schema.DocumentChild:
         return {
             "worker_id": worker_id,
             "pid": child.pid,
@@ -179,7 +163,7 @@ class _DocumentBuilder:
             "threads": [self._thread(thread) for thread in child.threads],
         }
 
-    def _thread(self, thread: Thread) -> DocumentThread:
+    def _thread(self, thread: Thread) -> check_schema.DocumentThread:
         frames = self._snapshot.frames_of(thread)
         frame = innermost_frame(frames)
         return {
@@ -193,7 +177,7 @@ class _DocumentBuilder:
             "source": self._snapshot.source_line(frame.file, frame.line) if frame else None,
         }
 
-    def _coverage(self) -> DocumentCoverage:
+    def _coverage(self) -> check_schema.DocumentCoverage:
         coverage = self._diagnosis.coverage
         return {
             "nodes": {"seen": coverage.nodes.observed, "total": coverage.nodes.total},
@@ -213,19 +197,21 @@ def _shallow(value: VertexDetails | Ranks) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def _gap(gap: Unobserved) -> DocumentGap:
+def _gap(gap: Unobserved) -> check_schema.DocumentGap:
     return {"kind": gap.kind, "text": gap.text, "count": gap.count}
 
 
-def _failed_before(failed: FailedBefore) -> DocumentFailedBefore:
-    return _fields_of(failed, DocumentFailedBefore)
+def _failed_before(failed: FailedBefore) -> check_schema.DocumentFailedBefore:
+    return _fields_of(failed, check_schema.DocumentFailedBefore)
 
 
-def _outside(wait: OutsideWait) -> DocumentOutside:
-    return msgspec.convert({**msgspec.structs.asdict(wait), "since_s": _bounds(wait.since)}, DocumentOutside)
+def _outside(wait: OutsideWait) -> check_schema.DocumentOutside:
+    return msgspec.convert(
+        {**msgspec.structs.asdict(wait), "since_s": _bounds(wait.since)}, check_schema.DocumentOutside
+    )
 
 
-def _timing(snapshot: Snapshot) -> DocumentTiming:
+def _timing(snapshot: Snapshot) -> check_schema.DocumentTiming:
     pauses = pauses_ms(snapshot)
     return {
         "total_s": snapshot.total_s,
@@ -234,11 +220,11 @@ def _timing(snapshot: Snapshot) -> DocumentTiming:
     }
 
 
-def _timer(timer: Timer) -> DocumentTimer:
+def _timer(timer: Timer) -> check_schema.DocumentTimer:
     return {"name": timer.name, "left_s": timer.left_s, "file": timer.file, "line": timer.line}
 
 
-def _call_on_group(wait: GroupWait) -> DocumentGroupCall:
+def _call_on_group(wait: GroupWait) -> check_schema.DocumentGroupCall:
     call, group = wait.call, wait.call.group
     return {
         "library": group.library,
@@ -254,13 +240,13 @@ def _call_on_group(wait: GroupWait) -> DocumentGroupCall:
     }
 
 
-def ranked(ranks: Ranks) -> Ranked:
+def ranked(ranks: Ranks) -> check_schema.Ranked:
     """The ranks and labels of a process, as every document has them."""
     values = {**_shallow(ranks), "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
-    return msgspec.convert(values, Ranked)
+    return msgspec.convert(values, check_schema.Ranked)
 
 
-def _bounds(since: Since | None) -> Bounds:
+def _bounds(since: Since | None) -> check_schema.Bounds:
     return {"at_least": since.at_least_s if since else None, "at_most": since.at_most_s if since else None}
 
 

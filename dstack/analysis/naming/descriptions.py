@@ -12,26 +12,9 @@ from dstack import words
 from dstack.analysis.index.ray_libraries import thread_name
 from dstack.analysis.naming import names
 from dstack.call_sites import ASYNC_LOCK, ASYNC_SEMAPHORE
+from dstack.model import vertex_facts
 from dstack.model.diagnosis import SlotLimit, Vertex, Wait
 from dstack.model.snapshot import Actor, Job, Node, PlacementGroup
-from dstack.model.vertex_facts import (
-    Assumption,
-    AssumptionKind,
-    Bundles,
-    Fact,
-    Labels,
-    Never,
-    NeverKind,
-    Operand,
-    ProcessName,
-    RankList,
-    Reason,
-    ReasonKind,
-    ResourceRequest,
-    Subject,
-    SubjectKind,
-    TaskName,
-)
 from dstack.observed.calls import ProcessGroup
 from dstack.observed.node import EnvironmentSetup
 from dstack.observed.processes import StartPhase
@@ -60,7 +43,7 @@ def any_of(vertices: Iterable[Vertex]) -> str:
     return words.listed(labels_of(vertices), " or ")
 
 
-def in_words(fact: Fact) -> str:
+def in_words(fact: vertex_facts.Fact) -> str:
     """A fact in words, as a part of a sentence."""
     row = _row(fact)
     return row.format(*map(operand_in_words, fact.of)) if isinstance(row, str) else row(*fact.of)
@@ -77,21 +60,21 @@ def limit_in_words(limit: SlotLimit) -> str:
     return f"max_ongoing_requests{now} of Serve deployment {limit.deployment}"
 
 
-def _row(fact: Fact) -> Row:
+def _row(fact: vertex_facts.Fact) -> Row:
     match fact:
-        case Subject():
+        case vertex_facts.Subject():
             return SUBJECTS[fact.what]
-        case Reason():
+        case vertex_facts.Reason():
             return REASONS[fact.why]
-        case Assumption():
+        case vertex_facts.Assumption():
             return ASSUMPTIONS[fact.what]
-        case Never():
+        case vertex_facts.Never():
             return NEVER[fact.why]
         case _:
             raise TypeError(type(fact))
 
 
-def operand_in_words(value: Operand) -> str:
+def operand_in_words(value: vertex_facts.Operand) -> str:
     """The name of a thing that a fact is about."""
     return NAMES[type(value)](value)
 
@@ -99,7 +82,7 @@ def operand_in_words(value: Operand) -> str:
 # What facts are about
 
 
-def _request(value: ResourceRequest) -> str:
+def _request(value: vertex_facts.ResourceRequest) -> str:
     """``1 CPU in bundle 0 of placement group trainers``."""
     asked = names.amounts(value.amounts)
     if not value.is_in_group:
@@ -108,7 +91,7 @@ def _request(value: ResourceRequest) -> str:
     return f"{asked} in {f'bundle {value.bundle} of ' if value.bundle is not None else ''}{where}"
 
 
-def _bundles(value: Bundles) -> str:
+def _bundles(value: vertex_facts.Bundles) -> str:
     return names.bundles(value.group) + (f" ({value.group.strategy})" if value.has_strategy else "")
 
 
@@ -118,18 +101,18 @@ def _job(value: Job) -> str:
 
 NAMES: Mapping[type, Callable[..., str]] = {
     Actor: names.actor,
-    Bundles: _bundles,
+    vertex_facts.Bundles: _bundles,
     Job: _job,
-    Labels: lambda value: words.listed([f"{name}: {asked}" for name, asked in value.values.items()]),
+    vertex_facts.Labels: lambda value: words.listed([f"{name}: {asked}" for name, asked in value.values.items()]),
     Node: names.node,
     PlacementGroup: names.placement_group,
     ProcessGroup: names.process_group,
-    ProcessName: names.process,
-    RankList: lambda value: names.ranks(value.ranks, value.group),
-    Reason: in_words,
-    ResourceRequest: _request,
-    Subject: in_words,
-    TaskName: names.task,
+    vertex_facts.ProcessName: names.process,
+    vertex_facts.RankList: lambda value: names.ranks(value.ranks, value.group),
+    vertex_facts.Reason: in_words,
+    vertex_facts.ResourceRequest: _request,
+    vertex_facts.Subject: in_words,
+    vertex_facts.TaskName: names.task,
     float: lambda value: f"{value:g}",
     int: str,
     str: str,
@@ -144,7 +127,7 @@ def _event_loop(group: str, actor: Actor | None) -> str:
     return ("event loop" if group in ("", "default") else f'event loop "{group}"') + of
 
 
-def _thread(name: str | int, process: ProcessName | None) -> str:
+def _thread(name: str | int, process: vertex_facts.ProcessName | None) -> str:
     """``thread "pool" of driver train.py``; of one of Data's executors only its name."""
     if isinstance(name, str) and thread_name(name) != name:
         return f'thread "{thread_name(name)}"'
@@ -183,11 +166,11 @@ def _target(call: str, why: str | None) -> str:
     return f"target of {call}, which is unreadable" + (f": {why}" if why else "")
 
 
-def _consumer(task: TaskName, process: ProcessName | None) -> str:
+def _consumer(task: vertex_facts.TaskName, process: vertex_facts.ProcessName | None) -> str:
     return f"consumer of {names.task(task)}" + (f" in {names.process(process)}" if process else "")
 
 
-def _scheduler(asked: Operand, although: Reason | None) -> str:
+def _scheduler(asked: vertex_facts.Operand, although: vertex_facts.Reason | None) -> str:
     because = f" although {in_words(although)}" if although else ""
     return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{because}"
 
@@ -198,7 +181,7 @@ def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str
     return f"worker process that has been starting for {words.duration(age_s)}{where}"
 
 
-def _new_node(asked: Operand, because: Reason | None, expected: Reason) -> str:
+def _new_node(asked: vertex_facts.Operand, because: vertex_facts.Reason | None, expected: vertex_facts.Reason) -> str:
     """``node for 2 special that may still join: no node has any special, but the cluster is 40 s old``."""
     wanted = f" for {operand_in_words(asked)}" if asked else ""
     lacking = f"{in_words(because)}, but " if because else ""
@@ -213,7 +196,7 @@ def _room_for_arguments(node: Node, own: int, held: int | None, total: int) -> s
     return f"room for {wanted} beside {others} running tasks; they may take 70 % (default) of {store}"
 
 
-SUBJECTS: Mapping[SubjectKind, Row] = {
+SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "asyncio task": lambda function, name, owner: f"{asyncio_task(function, name)} of {operand_in_words(owner)}",
     "batch": "batch of {}",
     "child process": names.child_process,
@@ -317,13 +300,13 @@ def _there_are(nodes: int) -> str:
     return f"there {words.word(nodes, 'is', 'are')} {words.plural(nodes, 'node')}"
 
 
-def _lost_node(node: Node, had: Operand, until: float) -> str:
+def _lost_node(node: Node, had: vertex_facts.Operand, until: float) -> str:
     """``node 10.0.0.7 had 2 special until 03:12:40``."""
     had_it = f"had {text}" if (text := operand_in_words(had)) else "was there"
     return f"{names.node(node)} {had_it} until {words.time_of_day(until)}"
 
 
-REASONS: Mapping[ReasonKind, Row] = {
+REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
     "queued future": "any thread of the executor may run the queued future",
     "with block": "it is in a with block of the lock",
     "async with block": "it is in an async with block of the lock",
@@ -390,7 +373,7 @@ def _declared_group(call: str, group: str) -> str:
     return f"{call} runs in the {name} of its actor, as declared"
 
 
-ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
+ASSUMPTIONS: Mapping[vertex_facts.AssumptionKind, Row] = {
     "among held refs": "the refs that it waits for are among those that its process holds",
     "declared group": _declared_group,
     "does not fail": "{} does not fail: its source shows no exception",
@@ -419,15 +402,15 @@ def _lost_lock(owner: str, place: str) -> str:
     return f"waits for a lock that {thread}{at} held when this process was forked; that thread does not exist in it"
 
 
-def _unsatisfiable(asked: Operand, because: Reason) -> str:
+def _unsatisfiable(asked: vertex_facts.Operand, because: vertex_facts.Reason) -> str:
     return f"asks for {operand_in_words(asked) if asked else 'a node'}, but {in_words(because)}"
 
 
-def _unsatisfied(asked: Operand, because: Reason, joined_s: float) -> str:
+def _unsatisfied(asked: vertex_facts.Operand, because: vertex_facts.Reason, joined_s: float) -> str:
     return f"{_unsatisfiable(asked, because)}, and none has joined for {words.duration(joined_s)}"
 
 
-NEVER: Mapping[NeverKind, Row] = {
+NEVER: Mapping[vertex_facts.NeverKind, Row] = {
     "dead actor": "{} is dead: {}",
     "dead owner": "its owner, {}, died: {}",
     "ended training": "makes no more calls: its training function has ended",

@@ -10,22 +10,7 @@ from typing import Literal
 from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
 from dstack.model.vertex_keys import Key
-from dstack.report.calls_text import (
-    COLUMNS,
-    SHOWN_WAITS,
-    edge_lines,
-    edge_title,
-    legend,
-    node_title,
-    own_wait,
-    remarks,
-    summary,
-    wait_in_words,
-    wait_lines,
-    wait_mark,
-    wait_outcome,
-    waits_for,
-)
+from dstack.report import calls_text
 from dstack.report.page.graph_chart import (
     BoxStyle,
     GraphBox,
@@ -88,7 +73,7 @@ def call_rows(graph: CallGraph) -> CallTable:
     """The table of a graph, in the order of the text."""
     callers = [node.key for node in graph.nodes if graph.edges_of.get(node.key)]
     anchors = {key: f"calls-{number}" for number, key in enumerate(callers[:MAX_CALLERS])}
-    heads = tuple(HEADS.get(column.name, column.name) for column in COLUMNS)
+    heads = tuple(HEADS.get(column.name, column.name) for column in calls_text.COLUMNS)
     rows = tuple(row for key, anchor in anchors.items() for row in _caller(graph, key, anchor))
     return CallTable(heads, rows, anchors, len(callers) - len(anchors))
 
@@ -96,7 +81,7 @@ def call_rows(graph: CallGraph) -> CallTable:
 def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallTableRow]:
     put = graph.node[key].put_bytes
     remark = f"{size(put)} alive by ray.put" if put else ""
-    yield CallTableRow("caller", node_title(graph, key), remark=remark, anchor=anchor)
+    yield CallTableRow("caller", calls_text.node_title(graph, key), remark=remark, anchor=anchor)
     edges = graph.edges_of[key]
     for edge in edges[:MAX_CALLED]:
         yield from _edge(graph, edge)
@@ -108,7 +93,7 @@ def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallTableRo
 def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallTableRow]:
     methods = edge.methods if edge.target.kind == "actor" and len(edge.methods) > 1 else ()
     figures = edge.figures
-    yield CallTableRow("edge", edge_title(graph, edge), _cells(figures), is_failed=figures.failed > 0)
+    yield CallTableRow("edge", calls_text.edge_title(graph, edge), _cells(figures), is_failed=figures.failed > 0)
     for one in methods[:MAX_METHODS]:
         yield CallTableRow("method", f".{one.method}", _cells(one.figures))
     if rest := methods[MAX_METHODS:]:
@@ -117,7 +102,7 @@ def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallTableRow]:
 
 
 def _cells(figures: CallFigures) -> tuple[str, ...]:
-    return tuple(column.text(figures) for column in COLUMNS)
+    return tuple(column.text(figures) for column in calls_text.COLUMNS)
 
 
 @dataclass(slots=True)
@@ -146,15 +131,15 @@ def section(data: ReportData) -> Section | None:
     body = render(
         "calls.html",
         key=KEY,
-        summary=summary(graph),
+        summary=calls_text.summary(graph),
         has_chart=bool(drawing.boxes),
         legend=_legend(graph, drawing),
         notes=left_out,
-        waits=[(wait_mark(wait)[0], wait_in_words(graph, wait), wait_outcome(wait))
-               for wait in graph.waits[:SHOWN_WAITS]],
-        more_waits=len(graph.waits) - SHOWN_WAITS,
+        waits=[(calls_text.wait_mark(wait)[0], calls_text.wait_in_words(graph, wait), calls_text.wait_outcome(wait))
+               for wait in graph.waits[:calls_text.SHOWN_WAITS]],
+        more_waits=len(graph.waits) - calls_text.SHOWN_WAITS,
         table=table,
-        remarks=[*legend(graph), *remarks(graph)],
+        remarks=[*calls_text.legend(graph), *calls_text.remarks(graph)],
     )  # fmt: skip
     charts = {f"{KEY}-chart": graph_chart(f"{KEY}-chart", drawing.boxes, drawing.links)} if drawing.boxes else {}
     return Section(KEY, "Calls", body, charts, "graph.js")
@@ -196,14 +181,17 @@ def _node(graph: CallGraph, node: CallNode, anchor: str | None) -> GraphBox:
     own_waits = [wait for wait in graph.waits_of.get(node.key, ()) if wait.target == node.key]
     is_stuck = any(wait.deadlocked and node.key in (wait.source, wait.target) for wait in graph.waits)
     lines = [f"{size(node.put_bytes)} alive by ray.put"] if node.put_bytes else []
-    lines += [f"calls itself: {', '.join(edge_lines(edge)[:1])}" for edge in own_calls]
-    lines += [f"{waits_for(wait)} itself: {wait_outcome(wait) or plural(wait.count, 'wait')}" for wait in own_waits]
-    title = node_title(graph, node.key)
+    lines += [f"calls itself: {', '.join(calls_text.edge_lines(edge)[:1])}" for edge in own_calls]
+    lines += [
+        f"{calls_text.waits_for(wait)} itself: {calls_text.wait_outcome(wait) or plural(wait.count, 'wait')}"
+        for wait in own_waits
+    ]
+    title = calls_text.node_title(graph, node.key)
     made = graph.made.get(node.key)
     tip = [title, f"makes {plural(made.attempts, 'call')}" if made else "makes no calls"]
     tip += lines[:1] if node.put_bytes else []
-    tip += [f"calls itself: {', '.join(edge_lines(edge))}" for edge in own_calls]
-    tip += [own_wait(graph, wait) for wait in own_waits]
+    tip += [f"calls itself: {', '.join(calls_text.edge_lines(edge))}" for edge in own_calls]
+    tip += [calls_text.own_wait(graph, wait) for wait in own_waits]
     tip += ["Click: its calls in the table"] if anchor else []
     mark = "✖ " if is_stuck else ""
     return GraphBox(
@@ -212,8 +200,12 @@ def _node(graph: CallGraph, node: CallNode, anchor: str | None) -> GraphBox:
 
 
 def _edge_label(graph: CallGraph, edge: CallEdge, anchor: str | None) -> GraphBox:
-    first, *rest = edge_lines(edge)
-    tip = [f"{node_title(graph, edge.source)} calls {node_title(graph, edge.target)}", first, *rest[1:]]
+    first, *rest = calls_text.edge_lines(edge)
+    tip = [
+        f"{calls_text.node_title(graph, edge.source)} calls {calls_text.node_title(graph, edge.target)}",
+        first,
+        *rest[1:],
+    ]
     for one in edge.methods[:SHOWN_METHODS]:
         states = {"failed": one.figures.failed, "running": one.figures.running, "pending": one.figures.pending}
         parts = [
@@ -233,10 +225,10 @@ def _edge_style(edge: CallEdge) -> LinkStyle:
 
 
 def _wait_label(graph: CallGraph, wait: NodeWait, stacks: Mapping[Key, str]) -> GraphBox:
-    first, *rest = wait_lines(wait)
-    mark, _ = wait_mark(wait)
+    first, *rest = calls_text.wait_lines(wait)
+    mark, _ = calls_text.wait_mark(wait)
     stack = next((stacks[key] for key in wait.waiters if key in stacks), None)
-    tip = [wait_in_words(graph, wait), *rest, "Click: the stack of a waiter" if stack else "No stack"]
+    tip = [calls_text.wait_in_words(graph, wait), *rest, "Click: the stack of a waiter" if stack else "No stack"]
     return GraphBox(f"{mark} {first}", tuple(rest), "\n".join(tip), LABEL, stack)
 
 

@@ -15,15 +15,7 @@ from dstack.analysis.views.node_resources import TITLES, Amount
 from dstack.analysis.views.worker_state import FIGURES, Figure, total
 from dstack.model.snapshot import Node, PlacementGroup
 from dstack.model.vertex_keys import Key
-from dstack.report.cluster_text import (
-    MARKS,
-    disk_figures,
-    gpu_figures,
-    resident_in_words,
-    total_cell,
-    worker_cell,
-    worker_notes,
-)
+from dstack.report import cluster_text
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
 from dstack.words import listed, plural
@@ -137,10 +129,10 @@ def _more(inventory: ClusterInventory, node: Node, amounts: Sequence[Amount]) ->
     elif node.host.cpu_count is None:
         yield "host not read"
     yield from _first([amount.words for amount in amounts], "resources")
-    yield from _first([f"disk: {text}" for text in disk_figures(node)], "disks")
-    yield from _first(gpu_figures(node), "GPUs")
+    yield from _first([f"disk: {text}" for text in cluster_text.disk_figures(node)], "disks")
+    yield from _first(cluster_text.gpu_figures(node), "GPUs")
     groups = (one for one in inventory.resources.placement_groups_on(node) if one.group.state != "REMOVED")
-    yield from _first(list(map(resident_in_words, groups)), "placement groups")
+    yield from _first(list(map(cluster_text.resident_in_words, groups)), "placement groups")
 
 
 def _first(texts: Sequence[str], what: str) -> Iterator[str]:
@@ -219,7 +211,7 @@ class _RowMaker:
             does=does,
             place=place,
             stack=stack,
-            notes=tuple(worker_notes(self.inventory, first)),
+            notes=tuple(cluster_text.worker_notes(self.inventory, first)),
             figures=tuple(self._cell(figure, similar) for figure in self.figures),
             terms=tuple(sorted({term for one in similar for term in one.ranks.terms})),
         )
@@ -245,9 +237,9 @@ class _RowMaker:
     def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> FigureCell:
         if len(similar) == 1:
             own = similar[0].figures
-            return FigureCell(worker_cell(figure, own), figure.value(own))
+            return FigureCell(cluster_text.worker_cell(figure, own), figure.value(own))
         summed = total(figure, (one.figures for one in similar))
-        return FigureCell(total_cell(figure, summed), summed.value)
+        return FigureCell(cluster_text.total_cell(figure, summed), summed.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +268,7 @@ def section(data: ReportData) -> Section | None:
         "cluster.html",
         title=f"{plural(len(workers), 'worker or driver', 'workers and drivers')} on {plural(_alive(data), 'node')}",
         counts=inventory.counts(snapshot.workers),
-        marks={activity: MARKS[activity][0] for activity in ACTIVITIES if activity in MARKS},
+        marks={activity: cluster_text.MARKS[activity][0] for activity in ACTIVITIES if activity in cluster_text.MARKS},
         orders={activity: at for at, activity in enumerate(ACTIVITIES)},
         nodes=node_table(inventory),
         workers=worker_table(inventory, workers, data.stack_ids, analysed.stacks.rank_sets),

@@ -14,46 +14,27 @@ from time import localtime
 
 from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
 
-from dstack.analysis.history.slices import (
-    ARGUMENTS,
-    FAILED,
-    FINISHED,
-    OPEN,
-    QUEUE,
-    RESOURCES,
-    RUNNING,
-    SENT,
-    STUCK,
-    WAITING,
-)
+from dstack.analysis.history import slices
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.names import bounds
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
+from dstack.report import summaries
 from dstack.report.page.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
-from dstack.report.summaries import (
-    STEP_COLUMNS,
-    counts_in_words,
-    limiting_in_words,
-    pipeline_title,
-    remarks_on,
-    shown_pipelines,
-    step_cells,
-)
 from dstack.words import SHOWN, capitalised, plural, short_duration, shortly, visible
 
 KINDS: Mapping[int, tuple[str, str]] = {
-    ARGUMENTS: ("waits for arguments", "#e3c34a"),
-    RESOURCES: ("waits for resources", "#eb9a5c"),
-    SENT: ("waits for its worker", "#b9a3e3"),
-    QUEUE: ("waits for its actor", "#d98fca"),
-    FINISHED: ("finished", "#86b4e8"),
-    RUNNING: ("running", "#5cc28a"),
-    WAITING: ("has begun, and waits now", "#c9ced6"),
-    STUCK: ("can never proceed", "#d0806a"),
-    FAILED: ("failed", "#f0717b"),
+    slices.ARGUMENTS: ("waits for arguments", "#e3c34a"),
+    slices.RESOURCES: ("waits for resources", "#eb9a5c"),
+    slices.SENT: ("waits for its worker", "#b9a3e3"),
+    slices.QUEUE: ("waits for its actor", "#d98fca"),
+    slices.FINISHED: ("finished", "#86b4e8"),
+    slices.RUNNING: ("running", "#5cc28a"),
+    slices.WAITING: ("has begun, and waits now", "#c9ced6"),
+    slices.STUCK: ("can never proceed", "#d0806a"),
+    slices.FAILED: ("failed", "#f0717b"),
 }
 """The words for what a bar is, and its colour, on which black text is readable, in a light and a dark page."""
 FUNCTION_COLOURS = (
@@ -204,7 +185,7 @@ def _functions(attempts: Iterable[Attempt]) -> str:
 
 
 def _stack(bar: GanttBar, attempt: Attempt | None, stack_of_task: Mapping[str, str]) -> str:
-    return stack_of_task.get(attempt.task.task_id, "") if attempt and bar.kind in OPEN else ""
+    return stack_of_task.get(attempt.task.task_id, "") if attempt and bar.kind in slices.OPEN else ""
 
 
 def _coloured(bars: Iterable[GanttBar]) -> dict[str, str]:
@@ -284,23 +265,28 @@ def section(data: ReportData) -> Section | None:
     offset_s = localtime(began_at).tm_gmtoff
     span_s = max(1e-3, ended_at - began_at) * 1.01  # the marks at its end are in view
     times = {"began": began_at, "offset": offset_s, "span": span_s, "rowPx": ROW_PX}
-    pipelines = shown_pipelines(timeline)
+    pipelines = summaries.shown_pipelines(timeline)
     body = render(
         "timeline.html",
         key=KEY,
-        counts=counts_in_words(timeline),
+        counts=summaries.counts_in_words(timeline),
         rows=rows.rows,
         stacks=_stacks_of_workers(data),
-        kinds=[(words, colour, kind >= STUCK) for kind, (words, colour) in KINDS.items()],
+        kinds=[(words, colour, kind >= slices.STUCK) for kind, (words, colour) in KINDS.items()],
         functions=made.functions,
         other=OTHER_COLOUR,
         offset=f"{offset_s // 3600:+03d}:{abs(offset_s) % 3600 // 60:02d}",
         data=data_element({**made.data, **times}, "gantt-data"),
-        notes=[*left_out(rows), *_merged(bars), *(f"{remark}." for remark in remarks_on(timeline))],
+        notes=[*left_out(rows), *_merged(bars), *(f"{remark}." for remark in summaries.remarks_on(timeline))],
         starving=list(map(capitalised, data.analysed.starving)),
-        columns=STEP_COLUMNS,
+        columns=summaries.STEP_COLUMNS,
         pipelines=[
-            (pipeline_title(one), list(map(step_cells, one.steps)), limiting_in_words(one)) for one in pipelines[:SHOWN]
+            (
+                summaries.pipeline_title(one),
+                list(map(summaries.step_cells, one.steps)),
+                summaries.limiting_in_words(one),
+            )
+            for one in pipelines[:SHOWN]
         ],
         more_pipelines=len(pipelines) - SHOWN,
     )

@@ -21,29 +21,13 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallEdge, CallExecutions, CallFigures, CallGraph, MethodCalls
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
-from dstack.report.calls_text import (
-    COLUMNS,
-    Column,
-    counts_by_state,
-    edge_title,
-    longest,
-    node_title,
-    own_wait,
-    rate,
-    remarks,
-    summary,
-    wait_in_words,
-    wait_kinds,
-    wait_mark,
-    wait_outcome,
-    waits_for,
-)
+from dstack.report import calls_text
 from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import OutlineView, following
 from dstack.tui.widgets.outline import INDENT, Detail, Line, Outline
 from dstack.words import SHOWN, plural, short_duration, size
 
-COLUMNS_WIDTH = sum(column.width for column in COLUMNS)
+COLUMNS_WIDTH = sum(column.width for column in calls_text.COLUMNS)
 OPENED_EDGES = 12
 """A caller with more callees is folded at first."""
 OPENED_CALLERS = 12
@@ -65,10 +49,10 @@ class CallRow:
     is_wait: bool = False
 
 
-def header(width: int, sorted_by: Column) -> Text:
+def header(width: int, sorted_by: calls_text.Column) -> Text:
     """The titles of the columns, right-justified in so many cells; that of the order is marked."""
     text = SafeText().append("caller, and what it calls".ljust(max(0, width - COLUMNS_WIDTH))[: width - COLUMNS_WIDTH])
-    for column in COLUMNS:
+    for column in calls_text.COLUMNS:
         is_order = column is sorted_by
         title = f"▾{column.name}" if is_order else column.name
         text.append(title.rjust(column.width), "bold" if is_order else "")
@@ -83,7 +67,7 @@ class CallLines:
     """
 
     graph: CallGraph
-    sorted_by: Column
+    sorted_by: calls_text.Column
     words: tuple[str, ...] = ()
 
     def roots(self) -> list[Line]:
@@ -97,7 +81,7 @@ class CallLines:
         edges, waits = self.graph.edges_of.get(key, ()), self.graph.waits_of.get(key, ())
         figures = self.graph.made.get(key, NO_CALLS)
         row = CallRow(key, figures=figures, waits=tuple(waits))
-        name = _marks(waits).append(node_title(self.graph, key), "bold")
+        name = _marks(waits).append(calls_text.node_title(self.graph, key), "bold")
         return Line(
             key=str(key),
             text=name,
@@ -121,21 +105,25 @@ class CallLines:
         return all(word in text for word in self.words)
 
     def _wait(self, wait: NodeWait) -> Line:
-        mark, style = wait_mark(wait)
+        mark, style = calls_text.wait_mark(wait)
         text = SafeText().append(f"{mark} ", style)
         if wait.source == wait.target:
-            text.append(own_wait(self.graph, wait))
+            text.append(calls_text.own_wait(self.graph, wait))
         else:
-            text.append(f"{waits_for(wait)} ", style).append(node_title(self.graph, wait.target), "bold")
-            text.append(f": {wait_kinds(wait)}")
-        text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
+            text.append(f"{calls_text.waits_for(wait)} ", style).append(
+                calls_text.node_title(self.graph, wait.target), "bold"
+            )
+            text.append(f": {calls_text.wait_kinds(wait)}")
+        text.append(f", {outcome}" if (outcome := calls_text.wait_outcome(wait)) else "", style)
         row = CallRow(wait.source, wait.target, waits=(wait,), is_wait=True)
         return Line(f"{wait.source} waits for {wait.target}", text, data=row)
 
     def _edge(self, edge: CallEdge) -> Line:
         waits = [wait for wait in self.graph.waits_of.get(edge.source, ()) if wait.target == edge.target]
         name = _marks(waits).append("→ ", "dim")
-        name.append("itself" if edge.source == edge.target else edge_title(self.graph, edge), _style(edge.figures))
+        name.append(
+            "itself" if edge.source == edge.target else calls_text.edge_title(self.graph, edge), _style(edge.figures)
+        )
         has_methods = edge.target.kind == "actor" and len(edge.methods) > 1
         return Line(
             key=f"{edge.source} calls {edge.target}",
@@ -173,18 +161,18 @@ class CallLines:
             if put:
                 yield SafeText(f"{size(put)} of live objects that it has made by ray.put", "dim")
         for wait in row.waits:
-            mark, style = wait_mark(wait)
-            text = SafeText().append(f"{mark} ", style).append(wait_in_words(self.graph, wait))
-            yield text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
+            mark, style = calls_text.wait_mark(wait)
+            text = SafeText().append(f"{mark} ", style).append(calls_text.wait_in_words(self.graph, wait))
+            yield text.append(f", {outcome}" if (outcome := calls_text.wait_outcome(wait)) else "", style)
 
     def _title(self, row: CallRow) -> Text:
-        source = node_title(self.graph, row.source)
+        source = calls_text.node_title(self.graph, row.source)
         calls = plural(row.figures.attempts, "call")
         retries = row.figures.attempts - row.figures.tasks
         retried = f", {plural(retries, 'of them a retry', 'of them retries')}" if retries else ""
         if row.target is None:
             return SafeText().append(source, "bold").append(f" has made {calls}{retried}")
-        target = node_title(self.graph, row.target)
+        target = calls_text.node_title(self.graph, row.target)
         method = f"{self.graph.node[row.target].title}.{row.method}" if row.method else target
         return SafeText().append(f"{source} → {method}", "bold").append(f": {calls}{retried}")
 
@@ -195,14 +183,14 @@ def _layout(name: Text, figures: CallFigures) -> Callable[[int, Console], Sequen
     def rows(width: int, _: Console) -> Sequence[Text]:
         own = name.copy()
         own.truncate(max(INDENT, width - COLUMNS_WIDTH), overflow="ellipsis", pad=True)
-        for column in COLUMNS:
+        for column in calls_text.COLUMNS:
             own.append(column.cell(figures) if figures.attempts else " " * column.width, _cell_style(column, figures))
         return [own]
 
     return rows
 
 
-def _cell_style(column: Column, figures: CallFigures) -> str:
+def _cell_style(column: calls_text.Column, figures: CallFigures) -> str:
     if column.name == "fail" and figures.failed:
         return "bold red"
     if column.name == "/s" and figures.is_frequent:
@@ -221,23 +209,23 @@ def _marks(waits: Sequence[NodeWait]) -> SafeText:
     text = SafeText()
     if waits:
         worst = max(waits, key=lambda wait: (wait.deadlocked > 0, wait.blocked > 0, not wait.is_inferred))
-        mark, style = wait_mark(worst)
+        mark, style = calls_text.wait_mark(worst)
         text.append(f"{mark} ", style)
     return text
 
 
 def _figures(figures: CallFigures) -> Iterator[Text]:
     """``116 finished, 1 failed; mean 178 ms, longest 301 ms; 12 calls/s; 14 MiB of live objects``."""
-    if counts := counts_by_state(figures):
+    if counts := calls_text.counts_by_state(figures):
         yield SafeText(counts)
     parts = []
     if figures.mean_s is not None:
         parts.append(f"mean {short_duration(figures.mean_s)}")
     if figures.max_s is not None:
-        parts.append(f"longest {longest(figures)}" + (", still running" if figures.is_max_open else ""))
-    if rate(figures):
+        parts.append(f"longest {calls_text.longest(figures)}" + (", still running" if figures.is_max_open else ""))
+    if calls_text.rate(figures):
         frequent = ": a high rate, as of a loop that polls" if figures.is_frequent else ""
-        parts.append(f"{rate(figures).rstrip('!')} calls/s{frequent}")
+        parts.append(f"{calls_text.rate(figures).rstrip('!')} calls/s{frequent}")
     if figures.live_bytes:
         parts.append(f"{size(figures.live_bytes)} of live objects")
     if parts:
@@ -286,7 +274,7 @@ class CallsView(OutlineView):
     def __init__(self) -> None:
         super().__init__()
         self.by: By = "class"
-        self.sorted_by: Column = COLUMNS[0]
+        self.sorted_by: calls_text.Column = calls_text.COLUMNS[0]
         self.graph: CallGraph | None = None
         self._built: dict[By, CallGraph] = {}
         self._lines: CallLines | None = None
@@ -357,8 +345,8 @@ class CallsView(OutlineView):
             return SafeText(f"✖ {self._trouble}", "yellow")
         if self.graph is None:
             return SafeText(COUNTING, "italic")
-        text = SafeText().append(summary(self.graph), "bold").append(f"  {NODES[self.by]}", "dim")
-        notes = [self._missing()] if self.graph.ended_at is None else remarks(self.graph)
+        text = SafeText().append(calls_text.summary(self.graph), "bold").append(f"  {NODES[self.by]}", "dim")
+        notes = [self._missing()] if self.graph.ended_at is None else calls_text.remarks(self.graph)
         return text.append(f"\n{' '.join(notes)}" if notes else "", "italic")
 
     def _missing(self) -> str:
@@ -393,9 +381,9 @@ class CallsView(OutlineView):
             self.action_stack()
 
     def action_sort(self, by: int) -> None:
-        self._sort_by(following(COLUMNS, self.sorted_by, by))
+        self._sort_by(following(calls_text.COLUMNS, self.sorted_by, by))
 
-    def _sort_by(self, column: Column) -> None:
+    def _sort_by(self, column: calls_text.Column) -> None:
         self.sorted_by = column
         self._draw()
 
@@ -405,7 +393,7 @@ class CallsView(OutlineView):
             self._start(self.analysed)
 
     def choices(self) -> Iterator[SystemCommand]:
-        for column in COLUMNS:
+        for column in calls_text.COLUMNS:
             yield SystemCommand(f"Sort by {column.name}", "Sort the calls", partial(self._sort_by, column))
 
     # Requests of the application

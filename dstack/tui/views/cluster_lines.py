@@ -21,18 +21,7 @@ from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, Work
 from dstack.analysis.views.worker_state import FIGURES, ExecutionGroup, Figure, Total, WorkerFigures
 from dstack.model.snapshot import Actor, Node, Worker
 from dstack.model.vertex_keys import Key
-from dstack.report.cluster_text import (
-    MARKS,
-    UNKNOWN,
-    bundle_in_words,
-    disk_figures,
-    gpu_figures,
-    host_figures,
-    queued_calls,
-    resident_in_words,
-    total_cell,
-    worker_cell,
-)
+from dstack.report import cluster_text
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
@@ -82,17 +71,17 @@ class Columns:
 
     def of_worker(self, figures: WorkerFigures) -> Text:
         """The cells of one worker."""
-        return self._cells({figure: worker_cell(figure, figures) for figure in self.figures})
+        return self._cells({figure: cluster_text.worker_cell(figure, figures) for figure in self.figures})
 
     def of_total(self, totals: Mapping[Figure, Total]) -> Text:
         """The cells of a group."""
-        return self._cells({figure: total_cell(figure, totals[figure]) for figure in self.figures})
+        return self._cells({figure: cluster_text.total_cell(figure, totals[figure]) for figure in self.figures})
 
     def _cells(self, cells: Mapping[Figure, str]) -> Text:
         text = Text(end="")
         for figure in self.figures:
             cell = cells[figure]
-            text.append(cell.rjust(figure.width), "dim" if cell == UNKNOWN else figure.style)
+            text.append(cell.rjust(figure.width), "dim" if cell == cluster_text.UNKNOWN else figure.style)
         return text
 
 
@@ -210,14 +199,14 @@ class ClusterLines:
                 text.append(f"  {amount.words}")
         self._append_counts(text, group.workers)
         if partly := self.inventory.partly_read(node):
-            text.append(f"  ({partly:,} only partly read)", MARKS["not read"][1])
+            text.append(f"  ({partly:,} only partly read)", cluster_text.MARKS["not read"][1])
         below = partial(self._below_node, group, node)
         line = Line(node.node_id, text, below, is_open=is_open and node.alive, data=node)
         return self._with_totals(line, group.workers)
 
     def _append_counts(self, text: Text, workers: Iterable[Worker]) -> None:
         for activity, count in self.inventory.counts(workers).items():
-            mark, style = MARKS[activity]
+            mark, style = cluster_text.MARKS[activity]
             text.append("  ").append(f"{mark}: {count:,}", style)
 
     def _below_node(self, group: WorkerGroup, node: Node) -> list[Line]:
@@ -239,7 +228,7 @@ class ClusterLines:
         children: Callable[[], Sequence[Line]] | tuple[()] = ()
         if bundle.workers:
             children = partial(self._worker_lines, _bundle_key(group, bundle), bundle.workers)
-        text = SafeText("▣ ").append(bundle_in_words(bundle))
+        text = SafeText("▣ ").append(cluster_text.bundle_in_words(bundle))
         line = Line(_bundle_key(group, bundle), text, children, is_open=True, data=bundle)
         return self._with_totals(line, bundle.workers)
 
@@ -316,7 +305,7 @@ class ClusterLines:
         elif sum(one.counts.values()) > 1:
             counts = (f"{count:,} {activity}" for activity in ACTIVITIES if (count := one.counts.get(activity)))
             text.append(f"  {words.listed(list(counts))}")
-        text.append(f"  {queued_calls(self.inventory, one)}" if one.queued else "", "bold")
+        text.append(f"  {cluster_text.queued_calls(self.inventory, one)}" if one.queued else "", "bold")
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
     def _named(self, one: WorkerSummary) -> Text:
@@ -347,15 +336,22 @@ def _part_key(key: str, start: int) -> str:
 
 def _host_lines(node: Node) -> Iterator[Line]:
     """The host, its disks and its GPUs."""
-    yield Line(f"host/{node.node_id}", SafeText(" · ".join(host_figures(node)) or "host not read", "dim"), data=node)
-    for key, title, figures in (("disks", "disk: ", disk_figures(node)), ("gpus", "", gpu_figures(node))):
+    yield Line(
+        f"host/{node.node_id}",
+        SafeText(" · ".join(cluster_text.host_figures(node)) or "host not read", "dim"),
+        data=node,
+    )
+    for key, title, figures in (
+        ("disks", "disk: ", cluster_text.disk_figures(node)),
+        ("gpus", "", cluster_text.gpu_figures(node)),
+    ):
         if figures:
             yield Line(f"{key}/{node.node_id}", SafeText(title + " · ".join(figures), "dim"), data=node)
 
 
 def _resident(resident: GroupOnNode, node: Node) -> Line:
     key = f"group/{resident.group.placement_group_id}/{node.node_id}"
-    return Line(key, SafeText("▣ ").append(resident_in_words(resident)), data=resident)
+    return Line(key, SafeText("▣ ").append(cluster_text.resident_in_words(resident)), data=resident)
 
 
 def _dead(actor: Actor) -> Line:
@@ -380,7 +376,7 @@ def _pending(one: PendingItem) -> Line:
 
 
 def _mark(activity: Activity) -> SafeText:
-    mark, style = MARKS[activity]
+    mark, style = cluster_text.MARKS[activity]
     return SafeText().append(f"{mark:<8}", style).append(" ")
 
 

@@ -16,33 +16,15 @@ from textual.widgets import Static
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.analysis.views import worker_groups
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import ClusterInventory, PendingItem, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
-from dstack.analysis.views.worker_groups import (
-    BY_NODE,
-    BundlePlace,
-    Column,
-    Order,
-    WorkerGroup,
-    WorkerGrouping,
-    WorkerGroups,
-)
 from dstack.analysis.views.worker_state import ExecutionGroup
 from dstack.model.snapshot import Actor, Node
 from dstack.model.vertex_keys import Key
 from dstack.observed.node import Gpu
-from dstack.report.cluster_text import (
-    bundle_in_words,
-    disk_figures,
-    disk_paths,
-    gpu_figures,
-    host_figures,
-    process_figures,
-    resident_in_words,
-    use_in_words,
-    worker_notes,
-)
+from dstack.report import cluster_text
 from dstack.report.rich_text import SafeText, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation, following
 from dstack.tui.views.cluster_lines import ClusterLines, Columns, column_in_words, mark_of
@@ -67,14 +49,14 @@ class ClusterDetails:
                 yield from self._node(data)
             case WorkerSummary():
                 yield from self._occupant(data)
-            case WorkerGroup():
+            case worker_groups.WorkerGroup():
                 yield from _group_texts(data)
-            case BundlePlace():
-                yield SafeText(bundle_in_words(data))
+            case worker_groups.BundlePlace():
+                yield SafeText(cluster_text.bundle_in_words(data))
             case ExecutionGroup():
                 yield from _execution_texts(data)
             case GroupOnNode():
-                yield SafeText(resident_in_words(data))
+                yield SafeText(cluster_text.resident_in_words(data))
                 yield SafeText(f"{names.bundles(data.group)}, {data.group.strategy}", "dim")
             case PendingItem():
                 yield SafeText().append(f"{data.count:,} × " if data.count > 1 else "", "dim").append(data.text)
@@ -85,11 +67,13 @@ class ClusterDetails:
         yield SafeText().append(f"{names.node(node)} {node.hostname}", "bold").append(f"  {node.node_id}", "dim")
         if not node.alive:
             yield SafeText(f"The node is dead: {node.death_cause or 'no cause given'}", "red")
-        yield SafeText(" · ".join(host_figures(node)) or "Host not read: no probe reached it.")
+        yield SafeText(" · ".join(cluster_text.host_figures(node)) or "Host not read: no probe reached it.")
         yield SafeText(" · ".join(amount.words for amount in self.inventory.resources.amounts(node)))
         if node.host.disks:
-            yield SafeText(f"disk: {' · '.join(disk_figures(node))}").append(f"  {disk_paths(node)}", "dim")
-        yield from map(SafeText, gpu_figures(node))
+            yield SafeText(f"disk: {' · '.join(cluster_text.disk_figures(node))}").append(
+                f"  {cluster_text.disk_paths(node)}", "dim"
+            )
+        yield from map(SafeText, cluster_text.gpu_figures(node))
         labels = [f"{key}={value}" for key, value in node.labels.items() if not key.startswith("ray.io/")]
         if labels:
             yield SafeText(f"Labels {', '.join(labels)}", "dim")
@@ -100,10 +84,12 @@ class ClusterDetails:
         ranks = f"{found}, " if (found := occupant.ranks.in_words) else ""
         text = SafeText().append(f"{occupant.name}", "bold")
         text.append(f"  {ranks}pid {worker.pid}, node {worker.ip}")
-        yield text if process is None else text.append_text(process_figures(process))
-        if process and (use := " · ".join(use_in_words(occupant.figures, process, self._gpus_of(worker.node_id)))):
+        yield text if process is None else text.append_text(cluster_text.process_figures(process))
+        if process and (
+            use := " · ".join(cluster_text.use_in_words(occupant.figures, process, self._gpus_of(worker.node_id)))
+        ):
             yield SafeText(use)
-        if notes := worker_notes(self.inventory, occupant):
+        if notes := cluster_text.worker_notes(self.inventory, occupant):
             yield SafeText("; ".join(notes))
         activities = self.inventory.executions(worker.worker_id)
         for activity in activities[:1]:
@@ -141,7 +127,7 @@ def _execution_texts(activity: ExecutionGroup) -> Iterator[Text]:
         yield SafeText().append(place_of(activity.file, activity.line), "cyan").append(source)
 
 
-def _group_texts(group: WorkerGroup) -> Iterator[Text]:
+def _group_texts(group: worker_groups.WorkerGroup) -> Iterator[Text]:
     yield SafeText(group.title, "bold").append(f"  {words.plural(len(group.workers), 'worker')}", "dim")
     if (placed := group.placement_group) is not None:
         yield SafeText(f"{placed.state}, {placed.strategy}, {names.bundles(placed)}")
@@ -192,9 +178,9 @@ class ClusterView(OutlineView):
 
     def __init__(self) -> None:
         super().__init__()
-        self.grouping = BY_NODE
-        self.order = Order()
-        self._groups: WorkerGroups | None = None
+        self.grouping = worker_groups.BY_NODE
+        self.order = worker_groups.Order()
+        self._groups: worker_groups.WorkerGroups | None = None
         self._columns = Columns()
         self._lines: ClusterLines | None = None
         self._texts: ClusterDetails | None = None
@@ -208,9 +194,9 @@ class ClusterView(OutlineView):
         """Show the cluster; cursor, folds, groups and order stay."""
         inventory = ClusterInventory(analysed.merged_index, analysed.diagnosis)
         self._texts = ClusterDetails(analysed.merged_index, inventory)
-        self._groups = WorkerGroups(analysed.merged_index, inventory)
+        self._groups = worker_groups.WorkerGroups(analysed.merged_index, inventory)
         if self.grouping not in self._groups.groupings():
-            self.grouping = BY_NODE
+            self.grouping = worker_groups.BY_NODE
         self._draw()
         self._show_details()
 
@@ -268,16 +254,16 @@ class ClusterView(OutlineView):
             )
 
     @property
-    def _sortable(self) -> tuple[Column, ...]:
+    def _sortable(self) -> tuple[worker_groups.Column, ...]:
         return ("activity", "name", *(self._groups.known_figures if self._groups else ()))
 
-    def _group_by(self, grouping: WorkerGrouping) -> None:
+    def _group_by(self, grouping: worker_groups.WorkerGrouping) -> None:
         self._arrange(grouping, self.order)
 
-    def _sort_by(self, column: Column) -> None:
-        self._arrange(self.grouping, Order(column))
+    def _sort_by(self, column: worker_groups.Column) -> None:
+        self._arrange(self.grouping, worker_groups.Order(column))
 
-    def _arrange(self, grouping: WorkerGrouping, order: Order) -> None:
+    def _arrange(self, grouping: worker_groups.WorkerGrouping, order: worker_groups.Order) -> None:
         """Show other groups or another order, from the top."""
         self.grouping, self.order = grouping, order
         self._draw()

@@ -15,16 +15,8 @@ from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
+from dstack.report import stacks_text
 from dstack.report.rich_text import SafeText, location
-from dstack.report.stacks_text import (
-    ACTIVITY_STYLES,
-    ORIGINS,
-    activities_in_words,
-    activity_word,
-    frame_location,
-    outliers_in_words,
-    short,
-)
 from dstack.tui.views.stacks_trees import FEW, About, MergedTree, list_lines, sentence_lines, source_lines
 from dstack.tui.widgets.outline import Line
 from dstack.words import grouped, plural, visible
@@ -66,7 +58,7 @@ class _StackLines:
         if run.imported:
             text = self._frame_text(run.imported, is_call=False)
         else:
-            origins = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] for _, frame in run.frames)))
+            origins = words.listed(list(dict.fromkeys(stacks_text.ORIGINS[frame.origin] for _, frame in run.frames)))
             text = SafeText(f"{len(lines):,} {origins} frames", "dim italic")
         return [Line(f"{self._prefix}aside/{run.frames[0][0]}", text, lines)]
 
@@ -91,11 +83,11 @@ class _StackLines:
         return Line(f"{self._prefix}frame/{index}", text, children, is_open=is_open or is_call, data=data)
 
     def _frame_text(self, frame: Frame, *, is_call: bool) -> SafeText:
-        name = (self._stack.call if is_call else "") or short(frame.function)
+        name = (self._stack.call if is_call else "") or stacks_text.short(frame.function)
         text = SafeText().append(name, "bold" if frame.origin == "user" else "")
         text.append(f"  {location(frame.file, frame.line)}", "cyan")
         if is_call:
-            text.append("  waits", ACTIVITY_STYLES["waiting"])
+            text.append("  waits", stacks_text.ACTIVITY_STYLES["waiting"])
             text.append(", Enter follows" if self._stack.dependencies else "", "dim")
         return text
 
@@ -148,7 +140,9 @@ def branch_page(tree: MergedTree, branch: StackBranch) -> list[Line]:
     share = f" of {root.count:,}" if branch.count < root.count else ""
     return [
         *(_frame(stacks, branch.place) if branch.place is not None else ()),
-        *sentence_lines("count", f"{branch.count:,}{share} here: {activities_in_words(branch.activity)}", "bold"),
+        *sentence_lines(
+            "count", f"{branch.count:,}{share} here: {stacks_text.activities_in_words(branch.activity)}", "bold"
+        ),
         *_executions(stacks, branch),
         *_outliers(stacks, [outliers[one.key] for one in branch.executions if one.key in outliers]),
         *_absent(stacks, branch_peers(root, branch, stacks.absent_workers)),
@@ -160,7 +154,7 @@ def _frame(stacks: Stacks, place: PathStep) -> Iterator[Line]:
     yield from sentence_lines("name", place.name, "bold")
     if place.is_frame:
         location = (place.file, place.line)
-        yield Line("place", SafeText(frame_location(place), "cyan"), data=About(location=location))
+        yield Line("place", SafeText(stacks_text.frame_location(place), "cyan"), data=About(location=location))
         yield from source_lines("source", stacks.index.snapshot.sources, *location)
 
 
@@ -178,7 +172,7 @@ def _executions(stacks: Stacks, branch: StackBranch) -> Iterator[Line]:
 def _outliers(stacks: Stacks, outliers: Sequence[Outlier]) -> list[Line]:
     if not outliers:
         return []
-    title, is_open = outliers_in_words(outliers), len(outliers) <= FEW
+    title, is_open = stacks_text.outliers_in_words(outliers), len(outliers) <= FEW
     return list_lines("outliers", title, outliers, partial(_outlier, stacks), "bold yellow", is_open=is_open)
 
 
@@ -213,7 +207,7 @@ def _unread(stacks: Stacks) -> Iterator[Line]:
 
 
 def _execution(stacks: Stacks, execution: Execution) -> tuple[SafeText, About]:
-    text = activity_word(execution.activity).append(execution.name)
+    text = stacks_text.activity_word(execution.activity).append(execution.name)
     text.append(f"  {details_of(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
     return text, About(vertex=execution.key, workers=(execution.worker_id,))
 

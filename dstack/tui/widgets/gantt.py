@@ -17,31 +17,9 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
-from dstack.analysis.history.slices import (
-    ARGUMENTS,
-    FAILED,
-    FINISHED,
-    QUEUE,
-    RESOURCES,
-    RUNNING,
-    SENT,
-    STUCK,
-    WAITING,
-    Bars,
-)
+from dstack.analysis.history import slices
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.time_axis import (
-    CUT,
-    EIGHTHS,
-    NEARLY_FULL,
-    BarCell,
-    TimeChart,
-    Window,
-    cells_of,
-    cut,
-    heights_of,
-    runs_of,
-)
+from dstack.tui.widgets import time_axis
 from dstack.words import visible
 
 ZOOM = 1.6
@@ -54,24 +32,24 @@ CHAIN_COLOURS = 6
 FIRST_CHAIN = 16
 """The kind of the first colour of chains."""
 NAMES = {
-    ARGUMENTS: "arguments",
-    RESOURCES: "resources",
-    SENT: "sent",
-    QUEUE: "queue",
-    FINISHED: "finished",
-    RUNNING: "running",
-    WAITING: "waiting",
-    STUCK: "stuck",
-    FAILED: "failed",
+    slices.ARGUMENTS: "arguments",
+    slices.RESOURCES: "resources",
+    slices.SENT: "sent",
+    slices.QUEUE: "queue",
+    slices.FINISHED: "finished",
+    slices.RUNNING: "running",
+    slices.WAITING: "waiting",
+    slices.STUCK: "stuck",
+    slices.FAILED: "failed",
 } | {FIRST_CHAIN + number: f"chain-{number}" for number in range(CHAIN_COLOURS)}
 STYLES = (*NAMES.values(), "title", "heading", "cursor", "selected", "mark")
 """The component classes of a Gantt chart: of bars by kind, and of its other parts."""
-WAIT_GLYPHS = {ARGUMENTS: "┄", RESOURCES: "─", SENT: "·", QUEUE: "═"}
+WAIT_GLYPHS = {slices.ARGUMENTS: "┄", slices.RESOURCES: "─", slices.SENT: "·", slices.QUEUE: "═"}
 """They say the same as the colours."""
 FAILED_GLYPH, RUNNING_GLYPH, MARK_GLYPH, STUCK_GLYPH = "✖", "▶", "◆", "■"
-ENDINGS = {RUNNING: RUNNING_GLYPH, WAITING: MARK_GLYPH, STUCK: STUCK_GLYPH}
+ENDINGS = {slices.RUNNING: RUNNING_GLYPH, slices.WAITING: MARK_GLYPH, slices.STUCK: STUCK_GLYPH}
 """The last cell of a bar whose attempt has not ended."""
-LETTERS = {kind: NAMES[kind][0] for kind in WAIT_GLYPHS} | {WAITING: MARK_GLYPH, STUCK: STUCK_GLYPH}
+LETTERS = {kind: NAMES[kind][0] for kind in WAIT_GLYPHS} | {slices.WAITING: MARK_GLYPH, slices.STUCK: STUCK_GLYPH}
 """``a`` for arguments, and so on: drawn where the numbers of waits are."""
 LEGIBLE = 4
 """A bar with fewer full cells shows no name."""
@@ -105,8 +83,8 @@ class RowDrawing:
     def of(
         cls,
         row: TimelineRow,
-        window: Window,
-        paint: Callable[[Bars], bytes] | None,
+        window: time_axis.Window,
+        paint: Callable[[slices.Bars], bytes] | None,
         name: Callable[[TimelineRow, int], str],
     ) -> RowDrawing:
         """Draw a row."""
@@ -149,39 +127,39 @@ def title_of(row: TimelineRow, width: int) -> str:
     """The title with its fold mark and indentation, in so many columns."""
     mark = "  " if row.is_open is None else "▾ " if row.is_open else "▸ "
     text = f"{' ' * (INDENT * row.depth)}{mark}{visible(row.title)}"
-    return cut(text, width)
+    return time_axis.cut(text, width)
 
 
-def _draw_gaps(glyphs: list[Glyph], gaps: Bars | None, window: Window) -> None:
+def _draw_gaps(glyphs: list[Glyph], gaps: slices.Bars | None, window: time_axis.Window) -> None:
     if gaps is None or len(gaps.within(window.began_at, window.ended_at)) > DENSE * window.columns:
         return
-    for column, cell in cells_of(gaps, gaps.kinds, window).items():
+    for column, cell in time_axis.cells_of(gaps, gaps.kinds, window).items():
         glyphs[column] = Glyph(WAIT_GLYPHS[cell.kind], NAMES[cell.kind])
 
 
 def _draw_bars(
     glyphs: list[Glyph],
     row: TimelineRow,
-    bars: Bars,
-    window: Window,
-    paint: Callable[[Bars], bytes] | None,
+    bars: slices.Bars,
+    window: time_axis.Window,
+    paint: Callable[[slices.Bars], bytes] | None,
     name: Callable[[TimelineRow, int], str],
 ) -> None:
-    cells = cells_of(bars, bars.kinds, window)
+    cells = time_axis.cells_of(bars, bars.kinds, window)
     colours = paint(bars) if paint else bars.kinds
     for column, cell in cells.items():
-        kind = cell.kind if cell.kind == FAILED else colours[cell.number]
+        kind = cell.kind if cell.kind == slices.FAILED else colours[cell.number]
         begins_here = bars.begins[cell.number] >= window.edge(column)
-        is_failure = kind == FAILED and (cell.count > 1 or (begins_here and not cell.is_full))
+        is_failure = kind == slices.FAILED and (cell.count > 1 or (begins_here and not cell.is_full))
         glyphs[column] = _glyph(FAILED_GLYPH, NAMES[kind]) if is_failure else _bar_glyph(cell, NAMES[kind])
-    for run in runs_of(cells):
+    for run in time_axis.runs_of(cells):
         own = bars.kinds[run.number]
-        colour = NAMES[own if own == FAILED else colours[run.number]]
+        colour = NAMES[own if own == slices.FAILED else colours[run.number]]
         ending = ENDINGS.get(own, "")
         if run.width >= LEGIBLE:
-            text = (f"{FAILED_GLYPH} " if own == FAILED else "") + visible(name(row, run.number))
+            text = (f"{FAILED_GLYPH} " if own == slices.FAILED else "") + visible(name(row, run.number))
             room = run.width - len(ending)
-            shown = text if cell_len(text) <= room else set_cell_size(text, room - 1) + CUT
+            shown = text if cell_len(text) <= room else set_cell_size(text, room - 1) + time_axis.CUT
             _write(glyphs, run.column, shown, colour)
         if ending:
             glyphs[run.column + run.width - 1] = Glyph(ending, colour, is_behind=True)
@@ -205,23 +183,23 @@ def _glyph(text: str, style: str, is_behind: bool = False) -> Glyph:
     return Glyph(text, style, is_behind)
 
 
-def _bar_glyph(cell: BarCell, style: str) -> Glyph:
+def _bar_glyph(cell: time_axis.BarCell, style: str) -> Glyph:
     """A cell of bars: full, partly filled at its left or right, or shaded if there are several."""
-    if cell.count == PAIR and cell.filled >= NEARLY_FULL:
+    if cell.count == PAIR and cell.filled >= time_axis.NEARLY_FULL:
         return _glyph(BORDER, style, True)
     if cell.count > 1:
         return _glyph(cell.shade, style)
     if cell.is_full or cell.eighths == 8:
         return _glyph("█", style)
     if cell.is_right:
-        return _glyph(EIGHTHS[8 - cell.eighths], style, True)
-    return _glyph(EIGHTHS[cell.eighths], style)
+        return _glyph(time_axis.EIGHTHS[8 - cell.eighths], style, True)
+    return _glyph(time_axis.EIGHTHS[cell.eighths], style)
 
 
-def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: Window) -> None:
+def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: time_axis.Window) -> None:
     """Heights; where what is waited for changes, its letter."""
     assert row.levels is not None
-    heights = heights_of(row.levels, window)
+    heights = time_axis.heights_of(row.levels, window)
     for kind, group in groupby(enumerate(heights), lambda one: one[1][0] if one[1] else None):
         if kind is None:
             continue
@@ -243,7 +221,7 @@ class Selection:
     picked: int | None
 
 
-class Gantt(TimeChart):
+class Gantt(time_axis.TimeChart):
     """Rows of bars with a cursor that is on a row and at a time; the window is the visible part of the time."""
 
     PREFIX = "gantt"
@@ -270,7 +248,7 @@ class Gantt(TimeChart):
         self.rows: Sequence[TimelineRow] = ()
         self._cursor = 0
         self._picked: tuple[str, object] | None = None
-        self._paint: Callable[[Bars], bytes] | None = None
+        self._paint: Callable[[slices.Bars], bytes] | None = None
         self._label: Callable[[TimelineRow, int], str] = lambda row, number: ""
         self._drawings: dict[str, RowDrawing] = {}
 
@@ -294,7 +272,7 @@ class Gantt(TimeChart):
         self.redraw()
         self._selected()
 
-    def dress(self, name: Callable[[TimelineRow, int], str], paint: Callable[[Bars], bytes] | None) -> None:
+    def dress(self, name: Callable[[TimelineRow, int], str], paint: Callable[[slices.Bars], bytes] | None) -> None:
         """Use these names of bars, and these kinds of bars for their colours; None for their own."""
         self._label, self._paint = name, paint
         self.redraw()
@@ -305,9 +283,9 @@ class Gantt(TimeChart):
         super().redraw()
 
     @property
-    def window(self) -> Window:
+    def window(self) -> time_axis.Window:
         """The visible part of the time."""
-        return Window(*self.shown, max(1, self.scrollable_size.width - self.left))
+        return time_axis.Window(*self.shown, max(1, self.scrollable_size.width - self.left))
 
     @property
     def row(self) -> TimelineRow | None:

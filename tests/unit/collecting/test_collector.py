@@ -434,10 +434,10 @@ SLOW = """
 import sys
 import threading
 import dstack.analysis.diagnose
-from dstack.cli import main, snapshots
+from dstack.cli import inputs, main, snapshots
 snapshots.EXPLAIN_S = 0.2
 dstack.analysis.diagnose.diagnose = lambda *_, **__: threading.Event().wait()
-snapshots.take_analysed = lambda explain, *_, **__: explain(snapshots.load_snapshot(sys.argv[1]))
+inputs.take_analysed = lambda explain, *_, **__: explain(inputs.load_snapshot(sys.argv[1]))
 main(["check"])
 """
 
