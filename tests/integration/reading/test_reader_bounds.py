@@ -124,14 +124,18 @@ os._exit(0)
 
 
 def test_processes_that_end_or_exec_during_a_reading_are_no_error(tmp_path: Path) -> None:
-    """Each is read without a break from its start to its end, and calls exec twice in between."""
-    probe, reads, whole, failures = NodeProbe(), 0, 0, []
-    for number in range(tries(100)):
+    """Each is read without a break from its start to its end, and calls exec twice in between.
+
+    On a busy machine many are never read as a whole; more are started until enough are.
+    """
+    probe, whole, failures = NodeProbe(), 0, []
+    for number in range(10 * tries(100)):
+        if number >= tries(100) and whole > tries(100):
+            break
         script = [sys.executable, "-c", SHORT_LIVED, str(0.002 * (number % 10)), "2"]
         with subprocess.Popen(script) as process:
             while process.poll() is None:
                 answer = sample(target(process.pid), probe=probe)
-                reads += 1
                 whole += bool(answer["processes"]) and bool(threads_of(answer))
                 failures += answer["failures"]
                 for thread in threads_of(answer) if answer["processes"] else ():
