@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, HoverTool, Plot, Range1d, TapTool
+from bokeh.models import HoverTool, Plot, Range1d, TapTool
 from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
@@ -21,7 +21,7 @@ from dstack.analysis.stacks.stack_tree import marks_of
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.model.recording import Recording
-from dstack.report.page.section import ReportData, Section, data_element, new_chart, render
+from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render
 from dstack.report.summaries import recording_summary, shortfalls
 from dstack.words import duration, grouped, plural, visible
 
@@ -202,16 +202,12 @@ def colour_of(step: PathStep) -> str:
 
 def flame_chart(name: str, levels: int) -> Plot:
     """The rectangles with their names; the page zooms to what is clicked."""
-    source = ColumnDataSource({column: [] for column in COLUMNS})
     chart = new_chart(
         name, levels * ROW_PX + AROUND_PX, Range1d(start=0, end=1), Range1d(start=levels, end=0), zoom=None
     )
-    quads = chart.quad(
-        left="left",
-        right="right",
-        top="top",
-        bottom="bottom",
-        source=source,
+    quads = rectangles(
+        chart,
+        COLUMNS,
         fill_color="colour",
         fill_alpha="alpha",
         line_color="line",
@@ -223,7 +219,7 @@ def flame_chart(name: str, levels: int) -> Plot:
         x="at",
         y="middle",
         text="label",
-        source=source,
+        source=quads.data_source,
         text_font_size="12px",
         text_font=value("monospace"),
         text_baseline="middle",

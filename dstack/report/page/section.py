@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from bokeh.models import BoxZoomTool, PanTool, Plot, Range, ResetTool, SaveTool, Tool, WheelZoomTool
+from bokeh.models import BoxZoomTool, ColumnDataSource, PanTool, Plot, Range, ResetTool, SaveTool, Tool, WheelZoomTool
+from bokeh.models.renderers import GlyphRenderer
 from bokeh.plotting import figure
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -117,6 +118,12 @@ def new_chart(name: str, height: int, x_range: Range, y_range: Range, *, zoom: s
     chart.axis.visible = False
     chart.grid.visible = False
     return chart
+
+
+def rectangles(chart: figure, columns: Iterable[str], **style: Any) -> GlyphRenderer[Any]:
+    """Rectangles for which the page's script fills these columns: their four sides, and what the style refers to."""
+    source = ColumnDataSource({column: [] for column in columns})
+    return chart.quad("left", "right", "top", "bottom", source=source, **style)
 
 
 def _zoom_tools(zoom: str | None) -> list[Tool]:

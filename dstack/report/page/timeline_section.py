@@ -22,7 +22,7 @@ from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
 from dstack.report import summaries
 from dstack.report.page.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
-from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
+from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render, theme_colour
 from dstack.words import SHOWN, capitalised, plural, short_duration, shortly, visible
 
 KINDS: Mapping[int, tuple[str, str]] = {
@@ -220,25 +220,11 @@ def _bars(name: str, rows: int, span_s: float) -> Plot:
     chart.toolbar.active_drag = next(tool for tool in chart.toolbar.tools if isinstance(tool, BoxZoomTool))
     chart.min_border = 0
     chart.xgrid.visible = True
-    source = ColumnDataSource({column: [] for column in BAR_COLUMNS})
-    chart.quad(
-        left="left",
-        right="right",
-        top="top",
-        bottom="bottom",
-        source=source,
-        fill_color="colour",
-        fill_alpha="alpha",
-        line_color="colour",
-        line_alpha="alpha",
-    )
-    failed = ColumnDataSource({column: [] for column in FAILED_COLUMNS})
-    chart.quad(  # apart, as a pattern for each bar would take a second for each 100 of them
-        left="left",
-        right="right",
-        top="top",
-        bottom="bottom",
-        source=failed,
+    shades = {"fill_color": "colour", "fill_alpha": "alpha", "line_color": "colour", "line_alpha": "alpha"}
+    rectangles(chart, BAR_COLUMNS, **shades)
+    rectangles(  # apart, as a pattern for each bar would take a second for each 100 of them
+        chart,
+        FAILED_COLUMNS,
         fill_color=None,
         line_color=None,
         hatch_pattern="/",
