@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -192,33 +191,42 @@ def test_a_name_that_was_read_wrong_while_a_thread_ran_is_not_kept(
 
 
 STARTS_THREADS = """
-import sys, threading, time
+import signal, threading, time
+enough = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: enough.set())
 print("ready", flush=True)
 def wait(): threading.Event().wait()
 number = 0
-while True:
+while not enough.is_set():
     threading.Thread(target=wait, name=f"t-{number}", daemon=True).start()
     number += 1
     time.sleep(0.05)
+time.sleep(100_000)
 """
 
 
 def test_threads_started_between_samples_are_read_with_their_ids_and_waits(tmp_path: Path) -> None:
     with program(STARTS_THREADS, tmp_path) as child:
         probe = NodeProbe()
-        counts = set()
-        for _ in range(20):
-            answer = sample(target(child.pid), probe=probe)
-            os_ids = {one["os_thread_id"] for one in threads_of(answer)}
-            assert 0 not in os_ids
-            counts.add(len(os_ids))
-            time.sleep(0.02)
-        answer = sample(target(child.pid), probe=probe)
 
-    assert len(counts) > 2
-    waiting = [one for one in threads_of(answer) if one["name"].startswith("t-") and one["still"]]
-    assert len(waiting) >= len(threads_of(answer)) - 2
-    assert {words_of(one["call"])["what"] for one in waiting} == {"threading.Event.wait"}
+        def started() -> list[Plain]:
+            threads = threads_of(sample(target(child.pid), probe=probe))
+            assert all(one["os_thread_id"] for one in threads)
+            return [one for one in threads if one["name"] != "MainThread"]
+
+        counts: set[int] = set()
+        while len(counts) < 5:
+            counts.add(len(started()))
+        os.kill(child.pid, signal.SIGUSR1)
+
+        def waiting() -> list[Plain]:
+            threads = started()
+            return threads if all(one["still"] and one["name"].startswith("t-") for one in threads) else []
+
+        threads = wait_until(waiting, deadline_s=60, what=lambda: "threads that move")
+
+    assert len(threads) >= max(counts)
+    assert {words_of(one["call"])["what"] for one in threads} == {"threading.Event.wait"}
 
 
 # Targets that are stopped or paged out
