@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -153,7 +152,9 @@ def test_each_file_is_a_snapshot_and_no_further_ones_are_offered() -> None:
 
 
 @pytest.mark.parametrize("script", [(None,), (DEADLOCK, None)])
-def test_q_quits_at_once_while_a_snapshot_hangs(script: tuple[Any, ...]) -> None:
+def test_q_quits_while_a_snapshot_hangs(script: tuple[Any, ...]) -> None:
+    """It hangs until it is cancelled, so that quitting cannot wait for its end."""
+
     async def body() -> None:
         app = DstackApp(Scripted(*script))
         async with app.run_test() as pilot:
@@ -161,10 +162,8 @@ def test_q_quits_at_once_while_a_snapshot_hangs(script: tuple[Any, ...]) -> None
                 await until(pilot, lambda: app.shown)
                 await pilot.press("r")
             await until(pilot, lambda: app.status.doing)
-            began = time.monotonic()
             await pilot.press("q")
-
-        assert time.monotonic() - began < 1
+            await until(pilot, lambda: app.return_code == 0)
 
     run(body)
 
