@@ -18,7 +18,7 @@ from tests.tui.sources import recorded
 
 INSTALLED = any(point.name == "dstack" for point in entry_points(group="pytest11"))
 ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
-SESSION_S = 120.0
+SESSION_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)
