@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from dstack.call_sites import GENERATOR, RAY_GET, RAY_WAIT
 from dstack.observed.call_site import Site
-from dstack.observed.calls import Call, HeldRefs, ProcessObject, Refs
-from dstack.observed.calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Call, HeldRefs, ProcessObject, Refs, Unreadable
 from dstack.probes.node.asyncio.future_sources import GENERATOR_FILE
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
@@ -47,7 +46,7 @@ def is_next_of_generator(frame: AnyFrame) -> bool:
 
 def unread_call(site: Site, frame: int, reason: object) -> Call:
     """The call at a site, in the frame of this index, whose dependencies could not be read."""
-    return Call(site=site.id, frame=frame, need=UnreadableNeed(reason=str(reason)))
+    return Call(site=site.id, frame=frame, need=Unreadable(reason=str(reason)))
 
 
 class RayWaits:

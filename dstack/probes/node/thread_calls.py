@@ -42,8 +42,8 @@ from dstack.observed.calls import (
     LostOwner,
     Need,
     ProcessObject,
+    Unreadable,
 )
-from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.event_loops import may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import Coroutines
 from dstack.probes.node.cached_property import cached_property
@@ -81,7 +81,7 @@ OF_THREADS: Sequence[Callable[[Objects, Sequence[MemoryFrame], Call | None, str]
 )
 """The hooks of libraries, which complete a thread's call by its frames, leaf first, and the id of its method's actor.
 
-They return any other call unchanged, and raise ``Unreadable``.
+They return any other call unchanged, and raise ``UnreadableMemory``.
 """
 MAX_PATH = 1_024
 FUTURES_FILE = "/concurrent/futures/_base.py"
@@ -296,7 +296,7 @@ class BlockedCalls:
                 return replace(call, need=self._owner(lock.address, ids))
             holders = [] if is_rlock else self._locks.holders(lock.address, self._threads)
         except UnreadableMemory as error:
-            return replace(call, need=UnreadableNeed(reason=str(error)))
+            return replace(call, need=Unreadable(reason=str(error)))
         if not holders and not coroutines:
             is_alone = self._around.threads_of_parent is not None and len(threads_of(self._pid)) == 1
             is_lost = is_alone and lock.timeout_s is None and not self.has_loops

@@ -11,8 +11,7 @@ from dstack.call_sites import AWAIT, EVENT_LOOP, WAIT_FOR, kind_of
 from dstack.libraries.compiled_graphs import reading as compiled_graphs
 from dstack.libraries.serve.reading import ServeRequests
 from dstack.libraries.train import reading as train
-from dstack.observed.calls import Awaitables, Call, End, Executions, ProcessObject, ServeRequest, Timer
-from dstack.observed.calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Awaitables, Call, End, Executions, ProcessObject, ServeRequest, Timer, Unreadable
 from dstack.observed.processes import Coroutine, EndedTask
 from dstack.probes.node.asyncio.await_chains import AwaitChain, AwaitChains
 from dstack.probes.node.asyncio.await_targets import AwaitTargets
@@ -38,7 +37,7 @@ OF_COROUTINES: Sequence[Callable[[Objects, Sequence[MemoryFrame], str], Call | N
 )
 """The hooks of libraries, which know the call of a coroutine by its frames and the id of its actor; None for any other.
 
-They raise ``Unreadable``.
+They raise ``UnreadableMemory``.
 """
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
@@ -242,7 +241,7 @@ class Coroutines:
                     call = replace(call, need=queued)
             return call, cancels
         except UnreadableMemory as error:
-            return Call(site=AWAIT.id, frame=0, need=UnreadableNeed(reason=str(error))), False
+            return Call(site=AWAIT.id, frame=0, need=Unreadable(reason=str(error))), False
 
     def name_of(self, task: int) -> str:
         """The task's name, which is only a number until first used (from CPython 3.12 on)."""

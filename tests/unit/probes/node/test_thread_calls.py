@@ -26,9 +26,17 @@ import pytest
 from dstack.call_sites import EVENT_LOOP, EXIT, SITES, UNTIL_COMPLETE, kind_of, name_of
 from dstack.libraries.compiled_graphs import READ as CHANNEL_READ
 from dstack.observed.call_site import Place, Site
-from dstack.observed.calls import Awaitables, Call, Children, Executions, Futures, KernelObjects, ProcessObject
+from dstack.observed.calls import (
+    Awaitables,
+    Call,
+    Children,
+    Executions,
+    Futures,
+    KernelObjects,
+    ProcessObject,
+    Unreadable,
+)
 from dstack.observed.calls import Refs as NeededRefs
-from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node import thread_calls
 from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
@@ -246,9 +254,9 @@ def test_ray_get_of_something_else_is_unread(read: Read) -> None:
 
     assert [(call.site, call.frame) for call in found if call] == [("ray.get", 0)] * 3
     assert [call.need for call in found if call] == [
-        UnreadableNeed(reason="there is no local variable object_refs"),
-        UnreadableNeed(reason="a dict where a list or tuple was expected"),
-        UnreadableNeed(reason="a str where a ray._raylet.ObjectRef or ray.ObjectRef was expected"),
+        Unreadable(reason="there is no local variable object_refs"),
+        Unreadable(reason="a dict where a list or tuple was expected"),
+        Unreadable(reason="a str where a ray._raylet.ObjectRef or ray.ObjectRef was expected"),
     ]
 
 
@@ -324,7 +332,7 @@ def test_ray_wait_without_a_number_is_unread(read: Read, refs: Refs, count: str,
 
     call = read(thread(recorded(ray_wait(num_returns=count), USER, refs=[ref])))
 
-    assert call == Call(site="ray.wait", frame=0, need=UnreadableNeed(reason=reason))
+    assert call == Call(site="ray.wait", frame=0, need=Unreadable(reason=reason))
 
 
 # Threads
@@ -368,7 +376,7 @@ def test_a_joined_thread_whose_frames_change_is_known_by_its_ident(read: Read, l
 def test_a_joined_thread_that_was_not_read_is_unread(read: Read, lines: tuple[str, ...]) -> None:
     call = read(thread(recorded(*lines, USER, thread=threading.Thread())), run_by(OTHER, threading.Thread()))
 
-    need = UnreadableNeed(reason="the joined thread was not found")
+    need = Unreadable(reason="the joined thread was not found")
     assert call == Call(site="thread.join", frame=len(lines) - 1, need=need)
 
 
@@ -390,7 +398,7 @@ def test_an_exit_whose_other_threads_are_unread_waits_for_something_unknown(read
 def test_a_join_without_locals_is_unread(read: Read) -> None:
     call = read(thread(recorded(f"Thread.join {LIB}/threading.py:1119", USER)))
 
-    need = UnreadableNeed(reason="there is no local variable self")
+    need = Unreadable(reason="there is no local variable self")
     assert call == Call(site="thread.join", frame=0, need=need)
 
 
@@ -807,7 +815,7 @@ def test_an_object_that_is_no_future_is_unread(read: Read, kernel: Kernel) -> No
 
     assert call is not None
     assert kind_of(call) == "future"
-    assert call.need == UnreadableNeed(reason="a Stranger where a Future was expected")
+    assert call.need == Unreadable(reason="a Stranger where a Future was expected")
 
 
 # Event loops

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dstack.observed.calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Unreadable
 from dstack.probes.node.asyncio import future_sources
 from dstack.probes.node.asyncio.suspended_coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory
@@ -147,7 +147,7 @@ def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
     found: Any = reads_of(Copied(copy.pages, []))["suspended"]()
 
     assert copy.tasks.items() <= {one.address: one.name for one in found}.items()
-    assert not any(one.call and isinstance(one.call.need, UnreadableNeed) for one in found)
+    assert not any(one.call and isinstance(one.call.need, Unreadable) for one in found)
     assert [one.frames[0].position.function for one in found if one.name == "first"] == ["waits"]
 
 
