@@ -23,7 +23,7 @@ import psutil
 import ray
 
 from benchmarks.harness import PYSPY, Results, arguments, children_cpu_s
-from dstack.collecting.recorder import Recorder
+from dstack.collecting.recorder import new_recording
 from dstack.model.recording import RecordingOptions
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ReadTarget, RecordOptions
@@ -62,7 +62,7 @@ class Worker:
 @contextmanager
 def recording(address: str) -> Iterator[psutil.Process]:
     """The process that records this host, from its first samples on."""
-    recorder = Recorder(address, 3600, RATE_HZ, RecordingOptions())
+    recorder = new_recording(address, 3600, RATE_HZ, RecordingOptions())
     begun = threading.Event()
 
     def note(step: str) -> None:

@@ -15,6 +15,7 @@ from dstack.cli.examples import demo
 from dstack.cli.history import graph, timeline
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
+from dstack.cli.profile import profile
 from dstack.cli.record import record
 from dstack.cli.report import report
 from dstack.cli.snapshots import check, doctor, show, snapshot
@@ -110,6 +111,7 @@ for command in (
     graph,
     mcp,
     record,
+    profile,
     report,
     show,
     snapshot,

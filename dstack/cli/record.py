@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -79,12 +79,12 @@ def record(
         from dstack.report.page import require_bokeh
 
         require_bokeh()
-    from dstack.collecting.recorder import Recorder
+    from dstack.collecting.recorder import new_recording
     from dstack.model.recording import RecordingOptions
 
     options = RecordingOptions(idle=idle, gil=gil, native=native)
-    recorder = Recorder(address, duration_s, rate_hz, options, job)
-    with show_progress() as progress, _stopped_by_signals(recorder) as received:
+    recorder = new_recording(address, duration_s, rate_hz, options, job)
+    with show_progress() as progress, stopped_by_signals(recorder) as received:
         try:
             recording = recorder.record(progress)
         except ClusterError:
@@ -110,9 +110,7 @@ def format_of(output: str) -> str:
     name = output.lower()
     found = [suffix for suffix in FORMATS if name.endswith(suffix)]
     if not found:
-        raise UsageError(
-            f"{output} is not a valid name for a recording.", f"Use a name that ends in {', '.join(FORMATS)}."
-        )
+        raise UsageError(f"{output} has no suffix of a known format.", f"Use a name that ends in {', '.join(FORMATS)}.")
     return max(found, key=len)
 
 
@@ -143,7 +141,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
 
 @contextmanager
-def _stopped_by_signals(recorder: Recorder) -> Iterator[list[int]]:
+def stopped_by_signals(recorder: Recorder[Any]) -> Iterator[list[int]]:
     """Signals end the recording, and nothing else; yields their numbers."""
     received: list[int] = []
 
@@ -172,6 +170,11 @@ def _note(recording: Recording, output: str, suffix: str) -> None:
 
     for line in (recording_summary(recording), *shortfalls(recording)):
         click.echo(visible(line), err=True)
+    note_saved(output, suffix)
+
+
+def note_saved(output: str, suffix: str) -> None:
+    """Say how to look at a file that was written."""
     if output != STDOUT:
         hint = NEXT_STEPS.get(suffix, "Draw it with flamegraph.pl or inferno-flamegraph.").format(visible(output))
         click.echo(f"Saved. {hint}", err=True)

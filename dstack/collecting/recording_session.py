@@ -1,15 +1,12 @@
 """Records a cluster: the samples of all nodes, each with the worker, actor or task that ran.
 
-:func:`main` does so in a child process, for a :class:`dstack.collecting.recorder.Recorder`. It sends ``progress`` with
-the current step; ``began`` with a recording without samples; a ``part`` for each round of each node; ``end``; or
-``error``. It ends the recording when its parent sends no more requests, and ends with its parent.
+:func:`main` does so in a child process, for a :class:`dstack.collecting.recorder.Recorder`; a part is a round of one
+node.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -18,6 +15,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
+from dstack.collecting.recorder import serve
 from dstack.model.recording import RecordedThread, Recording, RecordingOptions, RecordingPart
 from dstack.model.snapshot import Sample, Snapshot, Worker
 from dstack.observed.node import Count, Failure, RecordedRound, SampledThread
@@ -183,25 +181,5 @@ def converted(first: Recording, result: RecordedRound, attribution: Attribution)
 def main(
     parent: Parent, address: str | None, duration_s: float, rate_hz: float, options: RecordingOptions, job: str | None
 ) -> None:
-    """Makes one recording and sends its parts, as the module's docstring describes."""
-    begun: list[RecordingSession] = []
-    threading.Thread(target=_stop_with_requests, args=(parent, begun), name="dstack", daemon=True).start()
-
-    def note(step: str) -> None:
-        parent.send("progress", step)
-
-    with RecordingSession(address, duration_s, rate_hz, options, job, note) as session:
-        begun.append(session)
-        parent.send("began", session.first)
-        for part in session.parts():
-            parent.send("part", part)
-    parent.send("end")
-
-
-def _stop_with_requests(parent: Parent, begun: Sequence[RecordingSession]) -> None:
-    """Ends the recording when the parent sends no more requests; ends the process if there is none yet."""
-    for _ in parent:
-        pass
-    if not begun:
-        os._exit(0)
-    begun[0].stop()
+    """Makes one recording, as :func:`serve` does."""
+    serve(parent, lambda note: RecordingSession(address, duration_s, rate_hz, options, job, note))

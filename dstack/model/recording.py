@@ -17,6 +17,7 @@ from dstack.model.snapshot import Model
 from dstack.observed.calls import Int, Natural, UnixTime
 from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.observed.processes import Frame
+from dstack.words import plural
 
 SCHEMA = "dstack.recording"
 VERSION = (1, 0)
@@ -109,9 +110,9 @@ class JoinedRecording:
         self.add(RecordingPart(recording=first))
 
     @property
-    def samples(self) -> int:
-        """The number of all samples so far."""
-        return self._counts.total()
+    def in_words(self) -> str:
+        """How much it has so far, for a line of progress."""
+        return plural(self._counts.total(), "sample")
 
     def add(self, part: RecordingPart) -> None:
         """Add the samples of a valid part; those beyond the limit are only counted."""
@@ -139,7 +140,7 @@ class JoinedRecording:
         if part.recording is not self._first:
             self._coverage = _sum([self._coverage, part.recording.coverage], left_out)
 
-    def recording(self, duration_s: float) -> Recording:
+    def whole(self, duration_s: float) -> Recording:
         """The recording so far, over ``duration_s``."""
         return replace(
             self._first,

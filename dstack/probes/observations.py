@@ -204,6 +204,7 @@ class Observations:
     holders: dict[str, set[str]] = field(default_factory=dict)
     history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
     object_bytes: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
 
     def note_refs(self, refs: Sequence[Ref]) -> None:
         """Notes the tasks whose results the processes of a sample hold, and the sizes of objects for the history."""
@@ -293,7 +294,7 @@ class Observations:
             raylet_reports=tuple(self.raylets.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *history_failures], inventory.workers),
-            notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
+            notes=(*cluster.notes, *self.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )
 

@@ -16,11 +16,12 @@ import msgspec
 from msgspec import Meta
 
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.analysis.stacks.app_threads import Activity, Execution
 from dstack.analysis.stacks.peers import Why
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks
 from dstack.analysis.views.all_stacks import By, ChosenStacks, StackGroup
 from dstack.files.document_file import to_json
+from dstack.model.profile import PathStep
 from dstack.observed.processes import Origin
 from dstack.report.check_json import ranked
 from dstack.report.check_schema import Json, Ranked

@@ -12,11 +12,12 @@ from rich.tree import Tree
 from dstack.analysis.index.shown_frames import fold_imports, own_frames
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep, shown_step, step_of
+from dstack.analysis.stacks.app_threads import Activity, Execution, shown_step, step_of
 from dstack.analysis.stacks.peers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.all_stacks import By, ChosenStacks, StackGroup, StackPosition
 from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Node, Snapshot, Worker
 from dstack.observed.processes import Origin
 from dstack.report.rich_text import SafeText, location, place_of

@@ -23,9 +23,10 @@ from threading import Lock
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import PathStep, job_in_words
+from dstack.analysis.stacks.app_threads import job_in_words
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import TaskAttempt
 from dstack.words import grouped
 

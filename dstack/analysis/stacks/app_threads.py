@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from msgspec import Struct
-
 from dstack.analysis.index import ray_libraries, subjects
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
@@ -16,10 +14,11 @@ from dstack.analysis.index.shown_frames import FoldedFrame, all_frames, fold_imp
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import CallName, Vertex
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Worker, job_of_task
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import Call
-from dstack.observed.processes import Coroutine, Frame, Origin, Thread
+from dstack.observed.processes import Coroutine, Frame, Thread
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
 """``off CPU`` is a thread that neither waits nor runs: it sleeps, is in I/O, or in a call outside of Python.
@@ -38,26 +37,6 @@ def activity_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Activit
 
 
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
-
-
-class PathStep(Struct, frozen=True, order=True, cache_hash=True):
-    """One step of a path: a frame, or a group above all frames, which has no ``file``.
-
-    ``name`` is the frame's ``function``; of a blocked call, the name of its API function; of the frames of an import,
-    what they import. It is a struct, as many steps are compared and hashed.
-    """
-
-    name: str
-    file: str = ""
-    line: int = 0
-    function: str = ""
-    origin: Origin = "user"
-    is_import: bool = False
-
-    @property
-    def is_frame(self) -> bool:
-        """Whether it is a frame."""
-        return bool(self.function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
 
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import Entry, PathBranch, marks_of
+from dstack.model.profile import PathStep
 
 Branch = TypeVar("Branch", bound=PathBranch[Any])
 Weigh = Callable[[Execution], int]

@@ -10,7 +10,8 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from dstack.analysis.index.ranks import names_in
-from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.analysis.stacks.app_threads import Activity, Execution
+from dstack.model.profile import PathStep
 from dstack.words import grouped
 
 if TYPE_CHECKING:

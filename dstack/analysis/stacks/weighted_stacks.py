@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import Literal
 
 from dstack.analysis.index.shown_frames import fold_imports, is_importer
-from dstack.analysis.stacks.app_threads import Execution, PathStep, shown_step, step_of
+from dstack.analysis.stacks.app_threads import Execution, shown_step, step_of
 from dstack.analysis.stacks.icicle import Weights
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
+from dstack.model.profile import PathStep
 from dstack.model.recording import RecordedThread, Recording
 
 Unit = Literal["executions", "samples", "microseconds"]

@@ -12,12 +12,13 @@ from dstack.analysis.index.ranks import RANK
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.names import find_job
-from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, Extent, PathStep, kind_of, running
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, Extent, kind_of, running
 from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, RankSets, absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, groupings, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name
 from dstack.model.diagnosis import Vertex
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Node, Worker
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process

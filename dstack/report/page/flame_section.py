@@ -16,10 +16,10 @@ from bokeh.models import HoverTool, Plot, Range1d, TapTool
 from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import marks_of
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
 from dstack.analysis.views.all_stacks import ChosenStacks
+from dstack.model.profile import PathStep
 from dstack.model.recording import Recording
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render
 from dstack.report.summaries import recording_summary, shortfalls

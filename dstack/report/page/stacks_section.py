@@ -11,10 +11,11 @@ from itertools import accumulate, count
 from markupsafe import Markup
 
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Execution, PathStep, step_of
+from dstack.analysis.stacks.app_threads import Execution, step_of
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.all_stacks import ChosenStacks, StackGroup
 from dstack.model.diagnosis import Diagnosis
+from dstack.model.profile import PathStep
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
 from dstack.report.page.section import ReportData, Section, render

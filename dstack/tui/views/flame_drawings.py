@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from dstack.analysis.history.task_time import Path, Runs, runs_of
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.icicle import IcicleCell, Measure, Weights, weigh_by
 from dstack.analysis.stacks.peers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
@@ -26,6 +26,7 @@ from dstack.analysis.stacks.weighted_stacks import (
     WeightedTree,
 )
 from dstack.analysis.views.all_stacks import Stacks
+from dstack.model.profile import PathStep
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
 from dstack.words import SHOWN, plural, short_duration, visible, word

@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Icicle, IcicleCell, Weights, icicle
 from dstack.analysis.stacks.stack_tree import PathBranch
+from dstack.model.profile import PathStep
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation, following

@@ -8,11 +8,12 @@ from functools import partial
 from dstack import words
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.peers import AbsentWorker, BranchPeers, Outlier, branch_peers
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
+from dstack.model.profile import PathStep
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
 from dstack.report import stacks_text

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import TypeVar
 
-from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution
 from dstack.analysis.stacks.peers import Outlier, OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, grouping_in_words, merge
 from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.stack_pages import ChildThreads, ProcessThreads, ThreadSummary, child_threads, worker_name
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Node, Worker
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText, location

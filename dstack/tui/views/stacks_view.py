@@ -11,10 +11,10 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
 from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.profile import PathStep
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation, following

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
+from dstack.model.profile import PathStep
 from dstack.report.page.flame_section import Flame, section_of
 from dstack.report.page.pages import document, flame_page
 from dstack.report.page.section import render

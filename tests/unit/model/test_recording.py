@@ -33,7 +33,7 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
     joined = JoinedRecording(EMPTY)
     for one in (part(FIRST, STEP, MAIN), part(SECOND, LOAD, MAIN), part(FIRST, STEP, MAIN, samples=4)):
         joined.add(one)
-    found = joined.recording(2.5)
+    found = joined.whole(2.5)
 
     assert [(c.thread, [f.function for f in found.frames_of(c)], c.samples) for c in found.counts] == [
         (0, ["step", "main"], 5),
@@ -41,7 +41,7 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
     ]
     assert (found.threads, found.frames) == ((FIRST, SECOND), (STEP, MAIN, LOAD))
     assert found.coverage == RecordingCoverage(processes=2, wanted=6, taken=6, sampler_cpu_s=1.5)
-    assert (found.duration_s, joined.samples, found.coverage.processes) == (2.5, 6, 2)
+    assert (found.duration_s, joined.in_words, found.coverage.processes) == (2.5, "6 samples", 2)
     assert loads(dumps(found)) == found
 
 
@@ -52,7 +52,7 @@ def test_the_lowest_rate_of_all_parts_is_kept() -> None:
         coverage = dataclasses.replace(one.recording.coverage, lowest_rate_hz=rate_hz)
         joined.add(replace(one, recording=replace(one.recording, coverage=coverage)))
 
-    assert joined.recording(3).coverage.lowest_rate_hz == 5.0
+    assert joined.whole(3).coverage.lowest_rate_hz == 5.0
 
 
 def test_one_failure_of_a_process_is_kept_once() -> None:
@@ -61,7 +61,7 @@ def test_one_failure_of_a_process_is_kept_once() -> None:
     for _ in range(3):
         joined.add(part(FIRST, STEP, failures=(failure,)))
 
-    assert joined.recording(1).failures == (failure,)
+    assert joined.whole(1).failures == (failure,)
 
 
 def test_further_stacks_are_only_counted_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_further_stacks_are_only_counted_at_the_limit(monkeypatch: pytest.Monkey
     joined = JoinedRecording(EMPTY)
     for one in (part(FIRST, STEP, MAIN), part(FIRST, LOAD, MAIN, samples=3), part(FIRST, STEP, MAIN)):
         joined.add(one)
-    found = joined.recording(1)
+    found = joined.whole(1)
 
     assert [count.samples for count in found.counts] == [2]
     assert found.coverage.left_out == 3

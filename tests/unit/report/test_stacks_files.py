@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 from hypothesis import given
 
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.analysis.views.all_stacks import By, ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
+from dstack.model.profile import PathStep
 from dstack.report.stacks_files import folded, speedscope, stacks_json, stacks_schema
 from dstack.version import __version__
 from dstack.words import UNSEEN

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.icicle import Icicle, IcicleCell, Measure, Weights, icicle, weigh_by
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
+from dstack.model.profile import PathStep
 from dstack.model.vertex_keys import Key, ThreadKey
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 

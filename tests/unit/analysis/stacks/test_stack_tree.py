@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep, PeerGroup, running
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PeerGroup, running
 from dstack.analysis.stacks.peers import AbsentWorker, Outlier, OutlierIndex, absent_workers, branch_peers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, marks_of, merge
 from dstack.files.snapshot_file import load
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import ThreadKey
 from dstack.observed.node import Failure

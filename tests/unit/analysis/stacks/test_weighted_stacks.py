@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.icicle import icicle
 from dstack.analysis.stacks.weighted_stacks import (
     Shares,
@@ -18,6 +18,7 @@ from dstack.analysis.stacks.weighted_stacks import (
     recorded_stacks,
     stacks_of,
 )
+from dstack.model.profile import PathStep
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.bench_report import ATTEMPTS, SHAPES
-from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
+from dstack.model.profile import PathStep
 from dstack.model.snapshot import Snapshot
 from dstack.report.page import require_bokeh
 from dstack.report.page.flame_section import boxes_of, colour_of

@@ -1,0 +1,120 @@
+"""Profiles as weighted stacks, and the chains of waits on which most of their time was spent."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.model.profile import PathStep, Profile, RootTime
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A part of a profile, in microseconds since its begin."""
+
+    from_us: int
+    to_us: int
+
+    @property
+    def length_us(self) -> int:
+        """How long it is."""
+        return self.to_us - self.from_us
+
+    def of(self, time: RootTime) -> int:
+        """The part of a time that is in the interval."""
+        inside = min(self.to_us, time.began_us + time.lasted_us) - max(self.from_us, time.began_us)
+        return round(time.weight_us * inside / time.lasted_us) if inside > 0 else 0
+
+
+def whole(profile: Profile) -> Interval:
+    """All of a profile."""
+    return Interval(0, round(profile.duration_s * 1e6))
+
+
+def halves(profile: Profile) -> tuple[Interval, Interval]:
+    """The first and the last half of a profile."""
+    end = round(profile.duration_s * 1e6)
+    return Interval(0, end // 2), Interval(end // 2, end)
+
+
+def times_of(profile: Profile) -> list[RootTime]:
+    """The times of all roots, in the order of their begin."""
+    paths = [tuple(profile.steps[index] for index in path) for path in profile.paths]
+    return [
+        RootTime(profile.roots[one.root], paths[one.path], one.began_us, one.lasted_us, one.weight_us)
+        for one in profile.shares
+    ]
+
+
+def profile_stacks(profile: Profile, within: Interval | None = None) -> WeightedStacks:
+    """A profile as stacks below their roots; only what is ``within`` an interval."""
+    interval = within or whole(profile)
+    stacks = (((one.root,), one.path, interval.of(one)) for one in times_of(profile))
+    return WeightedStacks.summed("profile", "microseconds", stacks)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """All paths with one end: the same functions of the last execution, in the same state.
+
+    ``end`` and ``way``, the steps before it, are those of the heaviest path, which has ``heaviest_us`` of
+    ``weight_us``. ``queued_us`` is the time that is on a way through a queue. ``first_us`` and ``last_us`` are the
+    times in the two halves of the profile.
+    """
+
+    root: str
+    way: tuple[PathStep, ...]
+    end: tuple[PathStep, ...]
+    weight_us: int
+    heaviest_us: int
+    queued_us: int
+    first_us: int
+    last_us: int
+
+
+def chains_of(profile: Profile) -> list[Chain]:
+    """The chains of a profile, the heaviest first."""
+    first, last = halves(profile)
+    by_end: dict[object, list[RootTime]] = defaultdict(list)
+    for one in times_of(profile):
+        by_end[_function_key(end_of(one.path))].append(one)
+    chains = (_chain(times, first, last) for times in by_end.values())
+    return sorted(chains, key=lambda chain: (-chain.weight_us, chain.end, chain.way))
+
+
+def _chain(times: Sequence[RootTime], first: Interval, last: Interval) -> Chain:
+    weights: Counter[tuple[str, tuple[PathStep, ...]]] = Counter()
+    for one in times:
+        weights[one.root, one.path] += one.weight_us
+    (root, path), heaviest_us = max(weights.items(), key=lambda item: (item[1], item[0]))
+    end = end_of(path)
+    return Chain(
+        root=root,
+        way=path[: len(path) - len(end)],
+        end=end,
+        weight_us=weights.total(),
+        heaviest_us=heaviest_us,
+        queued_us=sum(one.weight_us for one in times if any(step.state == "queue" for step in one.path)),
+        first_us=sum(map(first.of, times)),
+        last_us=sum(map(last.of, times)),
+    )
+
+
+def end_of(path: tuple[PathStep, ...]) -> tuple[PathStep, ...]:
+    """The last execution of a path: from its name, or for a root from its outermost frame, to its state."""
+    inner = len(path) - 1
+    while inner > 0 and path[inner].is_frame | (inner == len(path) - 1):
+        inner -= 1
+    return path[inner:] if not path[inner].is_frame and not path[inner].state else path[inner + 1 :] or path
+
+
+def _function_key(end: Iterable[PathStep]) -> object:
+    """Equal for the same functions, whichever of their lines."""
+    return tuple((step.name, step.file, step.function, step.state) for step in end)
+
+
+def total_us(profile: Profile) -> int:
+    """The time of all roots, on whatever path."""
+    return sum(one.weight_us for one in profile.shares)

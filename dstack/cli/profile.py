@@ -1,0 +1,132 @@
+"""The command ``profile``: where the wall-clock time of a whole job goes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from dstack.cli.inputs import address_option
+from dstack.cli.output import console_text, print_text, show_progress
+from dstack.cli.record import format_of, note_saved, stopped_by_signals
+from dstack.errors import ClusterError, UsageError
+from dstack.files.file_output import require_new, write_file
+from dstack.processes.signals import CleanUp, Ended
+from dstack.words import visible
+
+if TYPE_CHECKING:
+    from dstack.model.profile import Profile
+
+DEFAULT_HZ = 5.0
+
+
+@click.command()
+@address_option
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long to sample. [default: until Ctrl-C]",
+)
+@click.option(
+    "--rate",
+    "rate_hz",
+    type=click.FloatRange(min=0.1, max=50),
+    default=DEFAULT_HZ,
+    show_default=True,
+    metavar="HZ",
+    help="Samples per second.",
+)
+@click.option("--job", metavar="ID", help="Follow only one job: its id, submission id or script.")
+@click.option("--of", metavar="NAME", default="", help="Follow a class, an actor or a rank instead of the drivers.")
+@click.option("--all", "everything", is_flag=True, help="Follow all threads and coroutines of the application.")
+@click.option("--last", is_flag=True, help="A wait for several things belongs to the one that ended last.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("-o", "--output", metavar="FILE", help="Its suffix is the format. [default: the heaviest chains as text]")
+def profile(
+    address: str | None,
+    duration_s: float | None,
+    rate_hz: float,
+    job: str | None,
+    of: str,
+    everything: bool,
+    last: bool,
+    force: bool,
+    output: str | None,
+) -> None:
+    """Show where the wall-clock time of a whole job goes.
+
+    Follows the main thread of each driver through its waits, across processes and nodes, to what runs, queues or is
+    missing at their ends. Ctrl-C ends it, and keeps what was sampled.
+    """
+    from dstack.collecting.recorder import FOR_EVER_S, new_profile
+    from dstack.model.profile import ProfileOptions
+
+    if of and everything:
+        raise UsageError("--of and --all exclude each other.", "Give one of them.")
+    suffix = format_of(output) if output else ""
+    if output:
+        require_new(output, force=force)
+    if suffix == ".html":
+        from dstack.report.page import require_bokeh
+
+        require_bokeh()
+
+    options = ProfileOptions(of=of, everything=everything, last=last)
+    recorder = new_profile(address, duration_s or FOR_EVER_S, rate_hz, options, job)
+    with show_progress() as progress, stopped_by_signals(recorder) as received:
+        try:
+            found = recorder.record(progress)
+        except ClusterError:
+            if received:
+                raise Ended(received[0]) from None
+            raise
+    if output:
+        data = exported(found, suffix)
+        with CleanUp():
+            write_file(output, data, force=force)
+        _note(found, output, suffix)
+    else:
+        from dstack.report.profile_text import print_profile
+
+        print_text(console_text(lambda console: print_profile(console, found)))
+    if received and received[0] != signal.SIGINT:
+        sys.exit(128 + received[0])
+
+
+def exported(found: Profile, suffix: str) -> bytes:
+    """The profile in a format."""
+    if suffix in (".json", ".json.gz"):
+        import gzip
+
+        from dstack.files.profile_file import dumps
+
+        text = dumps(found)
+        return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
+    from dstack.analysis.stacks.profiles import profile_stacks
+
+    stacks = profile_stacks(found)
+    if suffix == ".html":
+        from dstack.report.page.pages import flame_page
+        from dstack.report.profile_text import profile_summary
+
+        return flame_page(stacks, f"Profile of {found.address}", profile_summary(found))
+    if suffix == ".speedscope.json":
+        from dstack.report.stacks_files import speedscope
+
+        return speedscope(stacks)
+    from dstack.report.stacks_files import folded
+
+    return folded(stacks)
+
+
+def _note(found: Profile, output: str, suffix: str) -> None:
+    """Say what was sampled, what was not, and what to do next."""
+    from dstack.report.profile_text import profile_shortfalls, profile_summary
+
+    for line in (profile_summary(found), *profile_shortfalls(found)):
+        click.echo(visible(line), err=True)
+    note_saved(output, suffix)

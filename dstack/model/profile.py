@@ -1,0 +1,214 @@
+"""A profile: where the wall-clock time of a whole job went, sampled from the wait-for graph.
+
+Each sample follows one root, such as the main thread of a driver, through its waits to what runs, queues or is missing
+at their ends. All on the way is one path; a wait for several things shares the time among them.
+
+Times that end in ``_at`` are Unix seconds, ``_us`` microseconds since the profile began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from dstack.model.snapshot import Model
+from dstack.observed.calls import Int, Natural, UnixTime
+from dstack.observed.node import Failure
+from dstack.observed.processes import Origin
+
+SCHEMA = "dstack.profile"
+VERSION = (1, 0)
+"""Major and minor version of the file format. A reader takes any minor of its own major."""
+MAX_SHARES = 1_000_000
+"""The most shares of a profile. Time beyond it is only counted."""
+
+State = Literal["", "runs", "sleeps", "waits", "queue", "resources", "starts", "outside"]
+"""What a step of a path is that is no frame: ``queue`` is a place in the queue of an actor or executor, ``starts`` the
+start of a worker or an actor, ``outside`` something that Ray and the processes of the cluster do not show. Empty for
+frames and groups."""
+
+
+class PathStep(Struct, frozen=True, order=True, cache_hash=True):
+    """One step of a path: a frame; or a group, an execution or a state, which have no ``file``.
+
+    ``name`` is the frame's ``function``; of a blocked call, the name of its API function; of the frames of an import,
+    what they import. It is a struct, as many steps are compared and hashed.
+    """
+
+    name: str
+    file: str = ""
+    line: Int = 0
+    function: str = ""
+    origin: Origin = "user"
+    is_import: bool = False
+    state: State = ""
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether it is a frame."""
+        return bool(self.function)
+
+
+class ProfileOptions(Model, frozen=True):
+    """What was profiled.
+
+    ``of`` is a class, an actor or a rank whose executions are the roots, ``everything`` has all threads and coroutines
+    of the application as roots; by default the roots are the main threads of drivers. With ``last``, a wait for several
+    things belongs to the one that ended last. ``job_id`` is the only job, None for all.
+    """
+
+    of: str = ""
+    everything: bool = False
+    last: bool = False
+    job_id: str | None = None
+
+
+class Share(NamedTuple):
+    """Time of a root on a path, both indices: ``weight_us`` of the ``lasted_us`` that began at ``began_us``."""
+
+    root: Natural
+    path: Natural
+    began_us: Natural
+    lasted_us: Natural
+    weight_us: Natural
+
+
+class ProfileCoverage(Model, frozen=True):
+    """How a profile was sampled.
+
+    ``rounds`` counts the samples, and ``reused`` those in which nothing had moved. ``spread_ms`` is the longest time
+    between the first and the last reading of one round on any two nodes. ``cpu_s`` is the CPU time of dstack on its own
+    host, and ``left_out_us`` the time beyond the limit of shares. Of a round on which too much was missing, nothing is
+    known: ``unread_us`` is the time of these.
+    """
+
+    rounds: Natural = 0
+    reused: Natural = 0
+    spread_ms: float = 0.0
+    cpu_s: float = 0.0
+    left_out_us: Natural = 0
+    unread_us: Natural = 0
+
+
+class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
+    """The time of the roots of a cluster over ``duration_s``.
+
+    ``paths`` are indices of ``steps``, outermost first. ``shares`` are in the order of their begin. ``rate_hz`` is the
+    wanted rate of samples.
+    """
+
+    schema: str = SCHEMA
+    version: tuple[Int, Int] = VERSION
+    dstack_version: str
+    address: str
+    ray_version: str
+    began_at: UnixTime
+    duration_s: float = 0.0
+    rate_hz: float = 0.0
+    options: ProfileOptions = ProfileOptions()
+    roots: tuple[str, ...] = ()
+    steps: tuple[PathStep, ...] = ()
+    paths: tuple[tuple[Natural, ...], ...] = ()
+    shares: tuple[Share, ...] = ()
+    coverage: ProfileCoverage = ProfileCoverage()
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[Annotated[str, Meta(description="One sentence; the wording may change")], ...] = ()
+
+    def steps_of(self, share: Share) -> tuple[PathStep, ...]:
+        """The path of a share, outermost first."""
+        return tuple(self.steps[index] for index in self.paths[share.path])
+
+
+class RootTime(NamedTuple):
+    """The time of one root on one path, as :class:`Share`, with the root's name and the steps themselves."""
+
+    root: str
+    path: tuple[PathStep, ...]
+    began_us: int
+    lasted_us: int
+    weight_us: int
+
+
+class JoinedProfile:
+    """A profile that grows with each part; of one root and path, times that follow each other become one share."""
+
+    def __init__(self, first: Profile) -> None:
+        self._first = first
+        self._roots: dict[str, int] = {}
+        self._steps: dict[PathStep, int] = {}
+        self._paths: dict[tuple[int, ...], int] = {}
+        self._shares: list[Share] = []
+        self._open: dict[tuple[int, int], int] = {}
+        self._coverage = first.coverage
+        self._failures: dict[tuple[str | None, str, str], Failure] = {}
+        self._notes: dict[str, None] = dict.fromkeys(first.notes)
+
+    def add(self, part: Profile) -> None:
+        """Add a valid part; its times are since the whole profile began."""
+        self.add_times(
+            RootTime(part.roots[one.root], part.steps_of(one), one.began_us, one.lasted_us, one.weight_us)
+            for one in part.shares
+        )
+        self.note(part.coverage, part.failures)
+        self._notes.update(dict.fromkeys(part.notes))
+
+    def add_times(self, times: Iterable[RootTime]) -> None:
+        """Add times; those beyond the limit are only counted."""
+        left_out_us = 0
+        for one in times:
+            key = self._root(one.root), self._path(one.path)
+            at = self._open.get(key)
+            if at is not None and self._shares[at].began_us + self._shares[at].lasted_us == one.began_us:
+                known = self._shares[at]
+                self._shares[at] = Share(
+                    *key, known.began_us, known.lasted_us + one.lasted_us, known.weight_us + one.weight_us
+                )
+            elif len(self._shares) < MAX_SHARES:
+                self._open[key] = len(self._shares)
+                self._shares.append(Share(*key, one.began_us, one.lasted_us, one.weight_us))
+            else:
+                left_out_us += one.weight_us
+        self.note(ProfileCoverage(left_out_us=left_out_us), ())
+
+    def note(self, coverage: ProfileCoverage, failures: Sequence[Failure]) -> None:
+        """Add the coverage of a part, and what failed in it."""
+        before = self._coverage
+        self._coverage = ProfileCoverage(
+            rounds=before.rounds + coverage.rounds,
+            reused=before.reused + coverage.reused,
+            spread_ms=max(before.spread_ms, coverage.spread_ms),
+            cpu_s=round(before.cpu_s + coverage.cpu_s, 6),
+            left_out_us=before.left_out_us + coverage.left_out_us,
+            unread_us=before.unread_us + coverage.unread_us,
+        )
+        for failure in failures:
+            self._failures.setdefault((failure.worker_id or failure.node_id, failure.stage, failure.reason), failure)
+
+    @property
+    def in_words(self) -> str:
+        """How much it has so far, for a line of progress."""
+        return f"{self._coverage.rounds:,} samples"
+
+    def whole(self, duration_s: float) -> Profile:
+        """The profile so far, over ``duration_s``."""
+        return replace(
+            self._first,
+            duration_s=duration_s,
+            roots=tuple(self._roots),
+            steps=tuple(self._steps),
+            paths=tuple(self._paths),
+            shares=tuple(self._shares),
+            coverage=self._coverage,
+            failures=tuple(self._failures.values()),
+            notes=tuple(self._notes),
+        )
+
+    def _root(self, name: str) -> int:
+        return self._roots.setdefault(name, len(self._roots))
+
+    def _path(self, path: tuple[PathStep, ...]) -> int:
+        steps = tuple(self._steps.setdefault(step, len(self._steps)) for step in path)
+        return self._paths.setdefault(steps, len(self._paths))

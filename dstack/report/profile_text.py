@@ -1,0 +1,114 @@
+"""A profile as text: its heaviest chains, each with its share, its time, and the change in the last half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
+from dstack.model.profile import PathStep, Profile, State
+from dstack.report.rich_text import SafeText
+from dstack.words import base_name, duration, plural, shortly
+
+SHOWN_CHAINS = 10
+LEAST_SHARE = 0.005
+NOTABLE_POINTS = 5.0
+"""A change of a share by less, in percentage points, is not shown."""
+NOTABLE_QUEUE = 0.1
+ARROW = " → "
+STYLES: dict[State, str] = {
+    "runs": "green",
+    "sleeps": "blue",
+    "waits": "cyan",
+    "queue": "yellow",
+    "resources": "magenta",
+    "starts": "magenta",
+    "outside": "red",
+    "": "",
+}
+
+
+def profile_summary(profile: Profile) -> str:
+    """``30.0 s of driver train.py, in 150 samples``."""
+    roots = f" of {shortly(profile.roots)}" if profile.roots else ""
+    return f"{profile.duration_s:.1f} s{roots}, in {plural(profile.coverage.rounds, 'sample')}"
+
+
+def profile_shortfalls(profile: Profile) -> Iterator[str]:
+    """What was not sampled as wanted, and failures."""
+    coverage = profile.coverage
+    rate_hz = coverage.rounds / profile.duration_s if profile.duration_s else 0.0
+    if rate_hz < 0.7 * profile.rate_hz and profile.duration_s > 2:
+        yield (
+            f"{rate_hz:.2g} samples a second instead of {profile.rate_hz:g}: the samples took long, and dstack uses at "
+            "most half of the time for them."
+        )
+    if coverage.unread_us:
+        yield f"Nothing was read for {duration(coverage.unread_us / 1e6)}."
+    if coverage.left_out_us:
+        yield f"{duration(coverage.left_out_us / 1e6)} are left out: too many different paths."
+    reasons = list(dict.fromkeys((one.reason, one.remedy or "") for one in profile.failures))
+    for reason, remedy in reasons[:5]:
+        yield f"Not read, or not always: {reason}. {remedy}".rstrip()
+    if len(reasons) > 5:
+        yield f"{len(reasons) - 5} further reasons are left out."
+    yield from profile.notes
+
+
+def print_profile(console: Console, profile: Profile) -> None:
+    """Print the heaviest chains."""
+    console.print(SafeText(f"{profile_summary(profile)}, {profile.address}, Ray {profile.ray_version}", "bold"))
+    total = total_us(profile)
+    chains = [chain for chain in chains_of(profile) if total and chain.weight_us >= LEAST_SHARE * total]
+    if not chains:
+        console.print(SafeText("Nothing was followed: no driver was read in any sample."))
+    for number, chain in enumerate(chains[:SHOWN_CHAINS], 1):
+        console.print()
+        _print_chain(console, profile, number, chain, total)
+    if rest := sum(chain.weight_us for chain in chains[SHOWN_CHAINS:]):
+        console.print()
+        console.print(SafeText(f"{rest / total:.1%} in {plural(len(chains) - SHOWN_CHAINS, 'more chain')}", "dim"))
+    for line in profile_shortfalls(profile):
+        console.print(SafeText(line, "yellow"))
+
+
+def _print_chain(console: Console, profile: Profile, number: int, chain: Chain, total: int) -> None:
+    share = f"{100 * chain.weight_us / total:5.1f} %  {_seconds(chain, profile)}"
+    head = Text.assemble((f"{number:2}. ", "dim"), (share, "bold"), "  ", _in_words(chain.end or chain.way))
+    console.print(head, soft_wrap=True)
+    indent = " " * 4
+    way = _in_words((PathStep(chain.root), *chain.way)) if chain.end else Text(chain.root)
+    console.print(Text.assemble(indent, ("from ", "dim"), way), soft_wrap=True)
+    if remarks := list(_remarks(chain, profile)):
+        console.print(Text.assemble(indent, ("; ".join(remarks), "dim")), soft_wrap=True)
+
+
+def _seconds(chain: Chain, profile: Profile) -> str:
+    """The time in seconds; with several roots, as an average of them."""
+    return duration(chain.weight_us / 1e6 / max(1, len(profile.roots)))
+
+
+def _remarks(chain: Chain, profile: Profile) -> Iterator[str]:
+    first, last = halves(profile)
+    if first.length_us and last.length_us:
+        points = 100 * (chain.last_us / last.length_us - chain.first_us / first.length_us) / max(1, len(profile.roots))
+        if abs(points) >= NOTABLE_POINTS:
+            yield f"{points:+.0f} points in the last half"
+    if chain.queued_us >= NOTABLE_QUEUE * chain.weight_us:
+        yield f"{chain.queued_us / chain.weight_us:.0%} of it queued behind others"
+    if chain.heaviest_us < 0.9 * chain.weight_us:
+        yield f"{chain.heaviest_us / chain.weight_us:.0%} on this way"
+
+
+def _in_words(steps: Sequence[PathStep]) -> Text:
+    """``Reward.score → Reward.model (slow.py:11) → time.sleep``; an execution is not named twice."""
+    parts: list[Text] = []
+    for at, step in enumerate(steps):
+        following = steps[at + 1] if at + 1 < len(steps) else None
+        if following and not step.is_frame and not step.state and following.function == step.name:
+            continue
+        place = f" ({base_name(step.file)}:{step.line})" if step.file else ""
+        parts.append(Text.assemble((SafeText(step.name).plain, STYLES[step.state]), (SafeText(place).plain, "dim")))
+    return Text(ARROW).join(parts)
