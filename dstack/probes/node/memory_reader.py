@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
@@ -21,6 +21,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, o
 from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.kept_reading import KeptReading, can_reuse
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
@@ -29,7 +30,7 @@ from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, 
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, ThreadReading
 from dstack.probes.node.thread_calls import BlockedCalls
-from dstack.probes.node.thread_stacks import is_event_loop
+from dstack.probes.node.thread_stacks import ASYNCIO, AnyThread, PythonThread, is_event_loop
 from dstack.probes.node.waits.executors import ended_processes
 from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREAD, Reached, Root, WaitsOn, what_reaches
 
@@ -48,7 +49,8 @@ MAX_CANCELLED = 1_000
 class KnownProcess:
     """What earlier samples have learned of a process: its interpreter, the files it has mapped, its code objects.
 
-    ``language`` is another language than Python, which is then not read from memory.
+    ``language`` is another language than Python, which is then not read from memory. ``kept`` is the last reading, if
+    the next one may reuse it.
     """
 
     birth: proc.Birth
@@ -56,6 +58,7 @@ class KnownProcess:
     interpreter: Interpreter
     python: KnownPython
     language: Language | None = None
+    kept: KeptReading | None = None
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,19 @@ class MemoryReader:
     def read(self) -> ProcessReading:
         """Everything: first all at once, then again those threads that ran meanwhile.
 
-        Where a thread begins or ends just then, the list of threads leads nowhere, and all is read again.
+        Where a thread begins or ends just then, the list of threads leads nowhere, and all is read again. If the
+        request allows it, only those threads are read that ran since the last such reading.
         """
+        with contextlib.suppress(UnreadableMemory):
+            if reading := self._reused():
+                return reading
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(UnreadableMemory):
                 return self._read()
         return self._read()
 
     def _read(self) -> ProcessReading:
+        began = time.monotonic()
         before = self._marks = marks_off_cpu(self._request.pid, self._known.python.os_thread_ids)
         self._learned = self._known.python.copy()
         groups: dict[str, str] | None = None
@@ -133,9 +141,9 @@ class MemoryReader:
             tid = state.thread.os_thread_id
             if tid in stable and not (self._is_on_loop(state) and tid not in stable_with_loops):
                 threads.append(self._reading(state, is_stable=True))
-            elif reading := self._read_again(state, known_states, deadline, tid in stable):
-                threads.append(reading)
-        return ProcessReading(
+            elif again := self._read_again(state, known_states, deadline, tid in stable):
+                threads.append(again)
+        reading = ProcessReading(
             threads=threads,
             has_tasks=self._has_tasks,
             loops=self._loops,
@@ -146,12 +154,57 @@ class MemoryReader:
             ended_children=ended,
             problems=list(self._problems(threads)),
         )
+        if can_reuse(self._request.options):
+            with_locals = self._request.options["locals"]
+            self._known.kept = KeptReading.of(
+                reading, before, known_states, self._unreadable, with_locals=with_locals, began=began
+            )
+        return reading
+
+    def _reused(self) -> ProcessReading | None:
+        """The last reading, with the threads that ran since then read again; None if all must be read."""
+        kept, options = self._known.kept, self._request.options
+        if kept is None or not can_reuse(options) or not kept.is_for(options, time.monotonic()):
+            return None
+        before = self._marks = marks_off_cpu(self._request.pid, kept.marks)
+        to_read = kept.to_read(before)
+        if to_read is None:
+            return None
+        self._has_tasks, self._loops, self._unreadable = kept.reading.has_tasks, kept.reading.loops, {**kept.unreadable}
+        with self._process(before, kept.states, kept.pages) as process:
+            if process.frames.threads != kept.states:
+                return None
+            states = [self._state_again(process, _without_frames(one.thread)) for one in to_read]
+            pages = list(process.memory.pages)
+        if any(ASYNCIO in frame.file for state in states for frame in state.thread.frames):
+            return None  # it may have begun to run an event loop
+        again = self._read_stable(states, kept.states, before)
+        self._known.kept = kept = kept.with_threads(again, before, pages)
+        return replace(kept.reading, problems=list(self._problems(kept.reading.threads)))
+
+    def _read_stable(
+        self, states: Sequence[_ThreadState], addresses: Mapping[int, int], before: Mapping[int, str]
+    ) -> dict[int, ThreadReading | None]:
+        """The readings of these threads by Python's id, after further ones of those that ran; None for ended ones."""
+        deadline = min(self._request.deadline, time.monotonic() + ALL_ATTEMPTS_S)
+        stable = unchanged(before, marks_of(self._request.pid, before))
+        return {
+            state.thread.thread_id: self._proven(state)
+            if state.thread.os_thread_id in stable
+            else self._read_again(state, addresses, deadline)
+            for state in states
+        }
 
     @contextlib.contextmanager
-    def _process(self, marks: Mapping[int, str], states: Mapping[int, int] | None = None) -> Iterator[PythonProcess]:
-        """The process in a new reading of its memory; ``states`` are the addresses of its thread states, if known."""
+    def _process(
+        self, marks: Mapping[int, str], states: Mapping[int, int] | None = None, pages: Collection[int] = ()
+    ) -> Iterator[PythonProcess]:
+        """The process in a new reading of its memory; ``states`` are the addresses of its thread states, if known.
+
+        ``pages`` are read first; without ``states`` those of the last reading of all threads.
+        """
         with open_memory(self._request.pid, keeps_pages=True) as memory:
-            learned = replace(self._learned, pages=self._known.python.pages if states is None else ())
+            learned = replace(self._learned, pages=self._known.python.pages if states is None else pages)
             yield PythonProcess(memory, self._known.interpreter, learned, marks, states)
 
     def _keep_learned(self, threads: Sequence[MemoryThread], before: Mapping[int, str]) -> None:
@@ -312,7 +365,7 @@ class MemoryReader:
     # Threads that ran
 
     def _read_again(
-        self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_stable: bool
+        self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_stable: bool = False
     ) -> ThreadReading | None:
         """A stable reading, else one that two readings agree on, else a torn one; None if the thread has ended."""
         found, agrees = [state], False
@@ -407,6 +460,11 @@ class MemoryReader:
         reasons = [self._unreadable[tid] for tid in asleep if tid in self._unreadable]
         if reasons and not self._request.is_child:
             yield Problem("memory", f"the waits of some of its threads could not be read: {reasons[0]}", "unreadable")
+
+
+def _without_frames(thread: AnyThread) -> MemoryThread:
+    """A thread whose frames are to be read."""
+    return PythonThread(thread.thread_id, thread.os_thread_id, thread.name, ())
 
 
 def _wakes(state: _ThreadState) -> bool:

@@ -72,12 +72,15 @@ class SampleOptions(_SampleOptions, total=False):
     ``tcp_ends`` are the addresses of TCP sockets, the local one first, whose holders are to be found on this node.
     ``starting`` finds the worker processes that are starting, below the raylets of the request's nodes.
     ``reach`` (default: true) searches for what reaches the objects that threads and coroutines wait on.
+    ``reuse`` (default: false), without ``reach``, reads of each process only the threads that ran since the last sample
+    with ``reuse``; see :mod:`dstack.probes.node.kept_reading`.
     """
 
     setups_of: list[str]
     tcp_ends: list[str]
     starting: bool
     reach: bool
+    reuse: bool
 
 
 class CoreWorker(TypedDict):

@@ -1,0 +1,106 @@
+"""The last reading of a process, of which the next round of a profile takes over what has not changed.
+
+What a thread does changes only while it runs, which the scheduler counts. What it waits for in its own process may
+also be changed by other threads. So if any thread ran, the threads with such waits are read again, too. A round tells
+where time goes; it proves no wait, so :func:`can_reuse` excludes samples that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from dstack.call_sites import kind_of
+from dstack.observed.calls import REF_CALLS
+from dstack.probes.node.target_process import ProcessReading, ThreadReading
+from dstack.probes.node.thread_stacks import TextFrame, is_event_loop
+from dstack.probes.node.wire import SampleOptions
+
+KEPT_S = 5.0
+"""How long a reading is reused. Threads of C++ may call Python at any time, and leave no trace in Python's threads."""
+
+
+def can_reuse(options: SampleOptions) -> bool:
+    """Whether a sample with these options may take over threads of an earlier one; never if it may prove a wait."""
+    return options.get("reuse", False) and not options.get("reach", True)
+
+
+@dataclass(frozen=True)
+class KeptReading:
+    """A reading that began at ``began``, a ``time.monotonic()``, without the memory that it was read from.
+
+    ``marks`` are those of its threads by OS id, empty for one that ran meanwhile. ``states`` are the addresses of its
+    thread states by Python's id, ``unreadable`` the reasons of unread waits by OS id. ``with_locals``: it has locals.
+    ``pages`` are those from which the last threads were read again.
+    """
+
+    reading: ProcessReading
+    marks: Mapping[int, str]
+    states: Mapping[int, int]
+    unreadable: Mapping[int, str]
+    with_locals: bool
+    began: float
+    pages: Collection[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        reading: ProcessReading,
+        before: Mapping[int, str],
+        states: Mapping[int, int],
+        unreadable: Mapping[int, str],
+        *,
+        with_locals: bool,
+        began: float,
+    ) -> KeptReading:
+        """A reading to keep; ``before`` are the marks of its threads when it began."""
+        reading = replace(reading, threads=[_without_memory(one) for one in reading.threads])
+        return cls(reading, _marks(reading, before), states, unreadable, with_locals, began)
+
+    def is_for(self, options: SampleOptions, now: float) -> bool:
+        """Whether a sample with these options may use it at this ``time.monotonic()``."""
+        return now < self.began + KEPT_S and self.with_locals == options["locals"]
+
+    def to_read(self, marks: Mapping[int, str]) -> list[ThreadReading] | None:
+        """The threads to read again, by their current marks; None if an event loop ran, which has many coroutines."""
+        ran = [one for one in self.reading.threads if not self._is_unmoved(one, marks)]
+        if any(map(self._runs_loop, ran)):
+            return None
+        inside = [one for one in self.reading.threads if _waits_inside(one) and not self._runs_loop(one)] if ran else []
+        return [one for one in self.reading.threads if one in ran or one in inside or _wakes(one)]
+
+    def _is_unmoved(self, one: ThreadReading, marks: Mapping[int, str]) -> bool:
+        mark = self.marks.get(one.thread.os_thread_id)
+        return bool(mark) and marks.get(one.thread.os_thread_id) == mark
+
+    def _runs_loop(self, one: ThreadReading) -> bool:
+        loops = self.reading.loops
+        of_coroutines = {coroutine.thread_id for coroutine in loops.coroutines} if loops else set()
+        return is_event_loop(one.thread) or one.thread.thread_id in of_coroutines
+
+    def with_threads(
+        self, again: Mapping[int, ThreadReading | None], marks: Mapping[int, str], pages: Collection[int]
+    ) -> KeptReading:
+        """It with new readings of some threads by Python's id, made from these pages; None for a thread that ended."""
+        threads = [again.get(one.thread.thread_id, one) for one in self.reading.threads]
+        reading = replace(self.reading, threads=[_without_memory(one) for one in threads if one])
+        return replace(self, reading=reading, marks=_marks(reading, marks), pages=pages)
+
+
+def _marks(reading: ProcessReading, marks: Mapping[int, str]) -> dict[int, str]:
+    ids = ((one.thread.os_thread_id, one.is_stable) for one in reading.threads)
+    return {thread: marks.get(thread, "") if is_stable else "" for thread, is_stable in ids}
+
+
+def _without_memory(one: ThreadReading) -> ThreadReading:
+    return replace(one, thread=replace(one.thread, frames=[TextFrame(frame.position) for frame in one.thread.frames]))
+
+
+def _wakes(one: ThreadReading) -> bool:
+    """Whether its reading says how long it will sleep, which changes without it."""
+    return one.sleep_left_s is not None or one.timer is not None
+
+
+def _waits_inside(one: ThreadReading) -> bool:
+    """Whether other threads may have changed what its call waits for; refs are its own."""
+    return one.call is not None and kind_of(one.call) not in REF_CALLS
