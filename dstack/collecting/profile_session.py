@@ -87,6 +87,7 @@ class ProfileSession:
         )
         self._is_stopped = False
         self._kept: deque[Round] = deque()
+        self._last: Snapshot | None = None
 
     def __enter__(self) -> ProfileSession:
         return self
@@ -119,14 +120,17 @@ class ProfileSession:
         """Take a sample, which counts from its begin to that of the next one, and add what is certain by now."""
         at = time.monotonic()
         snapshot = self._take()
-        roots, nodes = self._read(snapshot)
+        is_same = snapshot is self._last
+        roots, nodes = (self._kept[-1].roots, self._kept[-1].nodes) if is_same and self._kept else self._read(snapshot)
+        self._last = snapshot
         took_s = time.monotonic() - at
         until = min(at + max(self._pause_s, took_s / BUSY_SHARE), began + self._duration_s)
         while not self._is_stopped and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.1))
         lasted_us = round((time.monotonic() - at) * 1e6)
         self._kept.append(Round(round((at - began) * 1e6), lasted_us, roots, nodes))
-        part.note(ProfileCoverage(rounds=1, unread_us=0 if roots else lasted_us), snapshot.failures)
+        unread_us = 0 if roots else lasted_us
+        part.note(ProfileCoverage(rounds=1, reused=int(is_same), unread_us=unread_us), snapshot.failures)
         part.add_times(self._finished(everything=not self._options.last))
 
     def _finished(self, *, everything: bool) -> list[RootTime]:

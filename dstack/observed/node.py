@@ -228,7 +228,7 @@ class NodeAnswer:
     the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
     are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
     name, ``raylets`` the last reports of its raylets. ``cannot_ask`` is the reason if the probe can ask no core worker,
-    as without grpc: then the caller asks.
+    as without grpc: then the caller asks. ``unchanged`` are the workers whose process the caller has as it is now.
     """
 
     clock: tuple[float, float]
@@ -244,6 +244,7 @@ class NodeAnswer:
     starting: tuple[StartingWorker, ...] = ()
     raylets: tuple[RayletReport, ...] = ()
     cannot_ask: str | None = None
+    unchanged: tuple[str, ...] = ()
 
 
 class Count(NamedTuple):

@@ -182,6 +182,7 @@ class ClusterProbe:
             self._observed, workers, budget.sample, lambda some: self._own_of(some, budget), inventory
         )
         self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
+        self._take_over(found)
         answers = found.replies
         answers |= self._ask_others(found, workers, budget)
         self._note_jobs(answers, budget)
@@ -196,6 +197,9 @@ class ClusterProbe:
         samples += self._observed.add_starting(found.starting, inventory)
         self._note(found.failures_of({one.worker_id for one in found.starting}))
         self._add(inventory, tuple(samples), here, wanted, budget)
+
+    def _take_over(self, found: MergedAnswers) -> None:
+        """Add what has not changed since an earlier sample; nothing, unless this is a round of a profile."""
 
     def _ask_others(
         self, found: MergedAnswers, workers: Iterable[Worker], budget: Budget

@@ -1,24 +1,34 @@
 """Samples of one cluster in quick succession, for a profile.
 
-The control plane is read once a second, in between it counts as unchanged. What has not moved is not read again.
+The control plane is read once a second; in between it counts as unchanged. A node's probe reads only the threads that
+have run, and answers with the processes that changed. Core workers are asked again when their process changed, or when
+the state of a task of theirs may have.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 from dstack.errors import ClusterError
 from dstack.model.snapshot import Snapshot
+from dstack.observed.node import CoreWorkerReply
+from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.cluster import ClusterProbe, Progress
 from dstack.probes.connection.background import begin
 from dstack.probes.node_access.node_readers import Budget, Extras, ProbeSession
-from dstack.probes.observations import Observations
+from dstack.probes.observations import Assembly, MergedAnswers, Observations
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 
 LISTED_EVERY_S = 1.0
 """How often the control plane is read."""
+FORGOTTEN_EVERY_S = 10.0
+"""How often the probes forget processes that have ended, and read sources anew."""
+MAX_STACKS = 20_000
+"""With more different stacks, all processes are read anew, so that the tables do not grow for ever."""
 
 
 class ClusterRounds(ClusterProbe):
@@ -32,18 +42,50 @@ class ClusterRounds(ClusterProbe):
         self._progress = lambda _: None
         self._listed_at = 0.0
         self._listing: Future[Inventory] | None = None
+        self._forgotten_at = 0.0
+        self._assembly = Assembly()
+        self._kept: dict[str, Process] = {}
+        self._replied: dict[str, CoreWorkerReply] = {}
+        self._has_changed = True
+        self._last: Snapshot | None = None
 
     def take(self, deadline_s: float) -> Snapshot:
-        """A snapshot with one sample. Raises :class:`ClusterError` if the control plane cannot be read at first."""
-        budget = Budget.of(1, deadline_s)
-        self._observed = Observations()
-        self._list(budget)
-        wanted = {worker.worker_id for worker in self._inventory.workers}
-        self._sample(self._inventory, wanted, budget, Extras(children=True, starting=True))
-        return self.snapshot()
+        """A snapshot with one sample, the same object as the last one if nothing has changed.
 
-    def _list(self, budget: Budget) -> None:
-        """Note the current inventory; the last one if there is no newer one yet."""
+        Raises :class:`ClusterError` if the control plane cannot be read at first.
+        """
+        budget = self._budget(deadline_s)
+        if len(self._assembly.stacks) > MAX_STACKS:
+            self._assembly, self._kept = Assembly(), {}
+        self._observed = Observations(assembly=self._assembly)
+        owners = list(self._unsettled(after_change=self._has_changed))
+        self._has_changed = self._list(budget)
+        extras = Extras(children=True, starting=True, kept=list(self._kept), owners=owners)
+        self._sample(self._inventory, {worker.worker_id for worker in self._inventory.workers}, budget, extras)
+        if self._has_changed or self._last is None or self._observed.failures:
+            self._last = self.snapshot()
+        return self._last
+
+    def _unsettled(self, *, after_change: bool) -> Iterator[str]:
+        """The owners of unfinished tasks that may have got into another state although no process seems changed.
+
+        A task that runs does so until its process changes.
+        """
+        running = {task_id for reply in self._replied.values() for task_id in reply.running_task_ids}
+        for worker_id, reply in self._replied.items():
+            if (after_change and reply.tasks) or any(task.task_id not in running for task in reply.tasks):
+                yield worker_id
+
+    def _budget(self, deadline_s: float) -> Budget:
+        """That of a first sample from time to time, so that the probes forget what has ended."""
+        is_first = time.monotonic() - self._forgotten_at > FORGOTTEN_EVERY_S
+        if is_first:
+            self._forgotten_at = time.monotonic()
+        return Budget.of(1 if is_first else 2, deadline_s)
+
+    def _list(self, budget: Budget) -> bool:
+        """Note the current inventory, or keep the last one if there is no newer one yet; whether it is another."""
+        before = self._inventory
         if not self._listed_at:
             self._inventory, self._listed_at = take_inventory(self.cluster, budget.rpc_timeout_s()), time.monotonic()
         if self._listing is None and time.monotonic() - self._listed_at > LISTED_EVERY_S:
@@ -53,7 +95,39 @@ class ClusterRounds(ClusterProbe):
             try:
                 self._inventory = listing.result()
             except ClusterError as error:
-                self._note_unlisted(error)
+                self._observed.notes[f"The control plane could not be read for a time: {error.message}"] = None
+        return self._inventory != before
 
-    def _note_unlisted(self, error: ClusterError) -> None:
-        self._observed.notes[f"The control plane could not be read for a time: {error.message}"] = None
+    def _take_over(self, found: MergedAnswers) -> None:
+        """Add the processes and replies that are as they were, and keep all for the next round."""
+        silent = {failure.worker_id for failure in found.failures_of(self._replied.keys())}
+        changed = {worker_id for worker_id, reply in found.replies.items() if self._is_new(reply)}
+        self._has_changed |= bool(found.processes or changed or found.starting)
+        self._has_changed |= found.processes.keys() | found.unchanged != self._kept.keys()
+        for worker_id in found.unchanged:
+            found.processes[worker_id] = self._kept[worker_id]
+        for worker_id in found.unchanged - found.replies.keys() - silent:
+            if worker_id in self._replied:
+                found.replies[worker_id] = self._replied[worker_id]
+        for worker_id, process in found.processes.items():
+            if reply := found.replies.get(worker_id):
+                found.replies[worker_id] = with_tasks_in_memory(reply, process)
+        self._kept, self._replied = {**found.processes}, {**found.replies}
+
+    def _is_new(self, reply: CoreWorkerReply) -> bool:
+        """Whether a reply shows other tasks or refs than the last one of its worker."""
+        last = self._replied.get(reply.worker_id)
+        return last is None or (last.running_task_ids, last.tasks, last.refs) != (
+            reply.running_task_ids,
+            reply.tasks,
+            reply.refs,
+        )
+
+
+def with_tasks_in_memory(reply: CoreWorkerReply, process: Process) -> CoreWorkerReply:
+    """The reply with the tasks that the threads of its process run, which may have begun after it was made."""
+    if not process.tasks_read:
+        return reply
+    read = (one.task_id for one in process.threads if one.task_id and one.role == "task")
+    new = tuple(task_id for task_id in dict.fromkeys(read) if task_id not in reply.running_task_ids)
+    return replace(reply, running_task_ids=(*reply.running_task_ids, *new)) if new else reply

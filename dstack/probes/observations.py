@@ -341,6 +341,7 @@ class MergedAnswers:
     ``replies`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers.
     ``own_of`` returns those of some workers with their answers that run for dstack: nothing of their processes is kept.
     ``starting`` are the workers of these nodes that are starting, and that the ``inventory`` does not list.
+    ``unchanged`` are the workers whose process is that of the last round.
     """
 
     def __init__(
@@ -355,6 +356,7 @@ class MergedAnswers:
         self.processes: dict[str, Process] = {}
         self.asked: set[str] = set()
         self.starting: list[StartingWorker] = []
+        self.unchanged: set[str] = set()
         self._inventory = inventory
         self._failures: list[Failure] = []
         self._node_of = {worker.worker_id: worker.node_id for worker in workers}
@@ -377,6 +379,7 @@ class MergedAnswers:
         self.replies.update(replies)
         self.processes.update(processes)
         self.starting += answer.starting
+        self.unchanged.update(kept.intersection(answer.unchanged))
         self._node_of.update((one.worker_id, one.node_id) for one in answer.starting)
         self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)
         if answer.cannot_ask is None:

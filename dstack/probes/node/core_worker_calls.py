@@ -307,7 +307,7 @@ class AskingThread:
         if self._request["targets"]:
             self._ask_idle_again()
         failures = (*answer.failures, *self._replies.failures)
-        return replace(answer, core_workers=self._replies.found, failures=failures)
+        return replace(answer, core_workers={**answer.core_workers, **self._replies.found}, failures=failures)
 
     def _run(self) -> None:
         try:

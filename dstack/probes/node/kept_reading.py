@@ -7,7 +7,7 @@ where time goes; it proves no wait, so :func:`can_reuse` excludes samples that d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
@@ -104,3 +104,19 @@ def _wakes(one: ThreadReading) -> bool:
 def _waits_inside(one: ThreadReading) -> bool:
     """Whether other threads may have changed what its call waits for; refs are its own."""
     return one.call is not None and kind_of(one.call) not in REF_CALLS
+
+
+def are_alike(before: Sequence[ProcessReading], now: Sequence[ProcessReading]) -> bool:
+    """Whether two readings of a process and its children show the same calls and stacks."""
+    return len(before) == len(now) and all(map(_is_alike, before, now))
+
+
+def _is_alike(before: ProcessReading, now: ProcessReading) -> bool:
+    are_loops = before.loops is now.loops or not (now.loops and (now.loops.coroutines or now.loops.on_threads))
+    return are_loops and [*map(_shown, before.threads)] == [*map(_shown, now.threads)]
+
+
+def _shown(one: ThreadReading) -> object:
+    """What a profile shows of a thread."""
+    positions = [frame.position for frame in one.thread.frames]
+    return one.thread.thread_id, one.task_id, one.call, one.sleeps, one.is_torn, one.thread.is_running, positions

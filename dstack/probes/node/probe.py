@@ -15,6 +15,7 @@ import psutil
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
+from dstack.probes.node.kept_reading import are_alike
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues
@@ -32,7 +33,7 @@ from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.target_process import PortOwners, TargetProcess
+from dstack.probes.node.target_process import PortOwners, ProcessReading, TargetProcess
 from dstack.probes.node.wire import NodeRequest, ReadTarget, RecordOptions, SampleOptions
 
 PAUSED_AT_ONCE = 2
@@ -84,6 +85,7 @@ class NodeProbe:
         self._files = SourceFiles()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
+        self._last_round: dict[str, list[ProcessReading]] = {}
 
     def close(self) -> None:
         """Ends what still records, and closes the connections to core workers."""
@@ -110,6 +112,8 @@ class NodeProbe:
         if request["is_first"]:
             self.begin_snapshot()
         options, targets = request["options"], request["targets"]
+        if "kept" in options:
+            return self._round(request)
         asking = AskingThread(self._core_workers, request, time.monotonic() + options["deadline_s"])
         others = _others(request) if options.get("starting") else None
         if targets or options.get("setups_of") or options.get("tcp_ends") or others:
@@ -118,6 +122,22 @@ class NodeProbe:
             answer = NodeAnswer(clock=(time.time(), time.time()))
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
+
+    def _round(self, request: NodeRequest) -> NodeAnswer:
+        """A round of a profile: asks the owners while the processes are read, then the workers that have changed."""
+        options = request["options"]
+        owners = set(options.get("owners", ()))
+        asking = self._asking(request, lambda worker_id: worker_id in owners)
+        answer = asking.finish(self.sample(request["targets"], options, _others(request)))
+        asked = owners.union(answer.unchanged)
+        answer = self._asking(request, lambda worker_id: worker_id not in asked).finish(answer)
+        return replace(answer, clock=(answer.clock[0], time.time()))
+
+    def _asking(self, request: NodeRequest, among: Callable[[str], bool]) -> AskingThread:
+        """A thread that asks some of the core workers, each once."""
+        workers = [one for one in request["workers"] if among(one["worker_id"])]
+        deadline = time.monotonic() + request["options"]["deadline_s"]
+        return AskingThread(self._core_workers, {**request, "workers": workers, "targets": []}, deadline)
 
     def sample(self, targets: Sequence[ReadTarget], options: SampleOptions, others: Others | None = None) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting."""
@@ -142,7 +162,8 @@ class NodeProbe:
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
         ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
-        answer = self._answer(processes, starting, began_at, deadline)
+        unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
+        answer = self._answer(processes, unchanged, starting, began_at, deadline)
         return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(raylet_reports(of_nodes)))
 
     def record(self, targets: Sequence[ReadTarget], options: RecordOptions) -> RecordedRound:
@@ -194,9 +215,16 @@ class NodeProbe:
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
 
+    def _unchanged(self, processes: Sequence[TargetProcess], kept: Collection[str]) -> list[str]:
+        """The workers among those ``kept`` whose process is as in the last round; notes this round."""
+        readings = {one.worker_id: [one.reading, *(child.reading for child in one.children)] for one in processes}
+        known, self._last_round = self._last_round, readings
+        return [one for one in kept if one in readings and one in known and are_alike(known[one], readings[one])]
+
     def _answer(
         self,
         processes: Sequence[TargetProcess],
+        unchanged: Collection[str],
         starting: Sequence[tuple[WorkerProcess, TargetProcess]],
         began_at: float,
         deadline: float,
@@ -210,7 +238,7 @@ class NodeProbe:
             failures += process.failures(process.problems)
             for child in process.children:
                 failures += child.failures([one for one in child.problems if one.stage == "stacks"])
-            if process.figures:
+            if process.figures and process.worker_id not in unchanged:
                 found[process.worker_id] = values.process(process)
         of_starting, denied = _starting_workers(values, starting)
         return NodeAnswer(
@@ -222,6 +250,7 @@ class NodeProbe:
             host=host,
             starting=tuple(of_starting),
             clock=(began_at, time.time()),
+            unchanged=tuple(unchanged),
         )
 
 

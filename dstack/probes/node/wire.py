@@ -74,6 +74,9 @@ class SampleOptions(_SampleOptions, total=False):
     ``reach`` (default: true) searches for what reaches the objects that threads and coroutines wait on.
     ``reuse`` (default: false), without ``reach``, reads of each process only the threads that ran since the last sample
     with ``reuse``; see :mod:`dstack.probes.node.kept_reading`.
+    ``kept`` makes it a round of a profile: these are the ids of the workers whose process the caller has from the last
+    answer, so that one in which nothing changed is only named in this one. Of these workers, only those are asked that
+    changed, and the ``owners``, whose tasks may have changed without them.
     """
 
     setups_of: list[str]
@@ -81,6 +84,8 @@ class SampleOptions(_SampleOptions, total=False):
     starting: bool
     reach: bool
     reuse: bool
+    kept: list[str]
+    owners: list[str]
 
 
 class CoreWorker(TypedDict):

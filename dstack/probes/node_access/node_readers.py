@@ -127,7 +127,8 @@ class Extras:
 
     ``children`` reads child processes, ``starting`` the worker processes that are starting. ``reach`` finds references
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
-    being installed, and on all nodes the holders of ``tcp_ends``.
+    being installed, and on all nodes the holders of ``tcp_ends``. ``kept`` and ``owners`` are those of a round of a
+    profile, see :class:`dstack.probes.node.wire.SampleOptions`.
     """
 
     children: bool = False
@@ -135,6 +136,8 @@ class Extras:
     reach: bool = False
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
+    kept: Sequence[str] | None = None
+    owners: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,7 @@ class NodeReaders:
         return node_failure(node_id, why, budget.sample, elapsed_s)
 
     def _wire_options(self, budget: Budget, extras: Extras) -> wire.SampleOptions:
-        return {
+        options: wire.SampleOptions = {
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pause,
@@ -311,6 +314,9 @@ class NodeReaders:
             "setups_of": list(extras.setups_of),
             "tcp_ends": list(extras.tcp_ends),
         }
+        if extras.kept is not None:
+            options |= {"reuse": True, "kept": list(extras.kept), "owners": list(extras.owners)}
+        return options
 
 
 def nodes_here(inventory: Inventory) -> set[str]:
