@@ -35,21 +35,27 @@ BUSY_SHARE = 0.5
 """The largest part of the time in which samples are taken: where they take long, there are fewer of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
-    """One sample: what holds from ``began_us`` on for ``lasted_us``."""
+    """One sample: it counts from half way after the sample before to half way to the next one.
 
-    began_us: int
-    lasted_us: int
+    ``at_us`` is the middle of the time in which it was taken. Samples take longer where the cluster is busy; if each
+    counted until the next one, busy times would seem longer than they are.
+    """
+
+    at_us: int
     roots: Sequence[Root]
     nodes: Nodes
+    began_us: int = 0
+    ended_us: int = 0
 
     def times(self, hindsight: Hindsight | None) -> Iterator[RootTime]:
         """Its paths with their times, which add up to the time of each root."""
         choice = hindsight.choice(self.nodes) if hindsight else None
+        lasted_us = self.ended_us - self.began_us
         for root in self.roots:
             for path, fraction in paths_of(self.nodes, root, choice).items():
-                yield RootTime(root.name, path, self.began_us, self.lasted_us, round(self.lasted_us * fraction))
+                yield RootTime(root.name, path, self.began_us, lasted_us, round(lasted_us * fraction))
 
 
 class ProfileSession:
@@ -86,8 +92,10 @@ class ProfileSession:
             options=self._options,
         )
         self._is_stopped = False
-        self._kept: deque[Round] = deque()
+        self._began = time.monotonic()
         self._last: Snapshot | None = None
+        self._open: Round | None = None
+        self._ended: deque[Round] = deque()
 
     def __enter__(self) -> ProfileSession:
         return self
@@ -101,51 +109,60 @@ class ProfileSession:
 
     def parts(self) -> Iterator[Profile]:
         """What was sampled, about once a second."""
-        began, sent_at, part = time.monotonic(), time.monotonic(), JoinedProfile(self.first)
-        cpu_s = time.process_time()
-        while not self._is_stopped and time.monotonic() - began < self._duration_s:
+        self._began = sent_at = time.monotonic()
+        part, cpu_s = JoinedProfile(self.first), time.process_time()
+        while not self._is_stopped and time.monotonic() - self._began < self._duration_s:
             with GcPause():
-                self._add_round(part, began)
+                self._add_round(part)
             if time.monotonic() - sent_at > PART_S:
-                spent_s = time.process_time() - cpu_s
-                part.note(ProfileCoverage(cpu_s=spent_s), ())
-                yield part.whole(0.0)
-                sent_at, part, cpu_s = time.monotonic(), JoinedProfile(self.first), cpu_s + spent_s
+                yield self._sent(part, cpu_s)
+                sent_at, part, cpu_s = time.monotonic(), JoinedProfile(self.first), time.process_time()
                 gc.collect(0)
-        part.add_times(self._finished(everything=True))
-        part.note(ProfileCoverage(cpu_s=time.process_time() - cpu_s), ())
-        yield part.whole(0.0)
+        self._end_round(self._now_us())
+        self._finish(part, everything=True)
+        yield self._sent(part, cpu_s)
 
-    def _add_round(self, part: JoinedProfile, began: float) -> None:
-        """Take a sample, which counts from its begin to that of the next one, and add what is certain by now."""
-        at = time.monotonic()
+    def _sent(self, part: JoinedProfile, cpu_s: float) -> Profile:
+        part.note(ProfileCoverage(cpu_s=time.process_time() - cpu_s), ())
+        return part.whole(0.0)
+
+    def _now_us(self) -> int:
+        return round((time.monotonic() - self._began) * 1e6)
+
+    def _add_round(self, part: JoinedProfile) -> None:
+        """Take a sample, add what is certain by now, and wait until the next one is due."""
+        from_us = self._now_us()
         snapshot = self._take()
-        is_same = snapshot is self._last
-        roots, nodes = (self._kept[-1].roots, self._kept[-1].nodes) if is_same and self._kept else self._read(snapshot)
-        self._last = snapshot
-        took_s = time.monotonic() - at
-        until = min(at + max(self._pause_s, took_s / BUSY_SHARE), began + self._duration_s)
+        at_us = (from_us + self._now_us()) // 2
+        last, is_same, self._last = self._open, snapshot is self._last, snapshot
+        roots, nodes = (last.roots, last.nodes) if is_same and last else self._read(snapshot)
+        began_us = (last.at_us + at_us) // 2 if last else 0
+        self._end_round(began_us)
+        self._open = Round(at_us, roots, nodes, began_us)
+        self._finish(part, everything=not self._options.last)
+        part.note(ProfileCoverage(rounds=1, reused=int(is_same)), snapshot.failures)
+        took_s = (self._now_us() - from_us) / 1e6
+        until = self._began + from_us / 1e6 + max(self._pause_s, took_s / BUSY_SHARE)
+        until = min(until, self._began + self._duration_s)
         while not self._is_stopped and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.1))
-        lasted_us = round((time.monotonic() - at) * 1e6)
-        self._kept.append(Round(round((at - began) * 1e6), lasted_us, roots, nodes))
-        unread_us = 0 if roots else lasted_us
-        part.note(ProfileCoverage(rounds=1, reused=int(is_same), unread_us=unread_us), snapshot.failures)
-        part.add_times(self._finished(everything=not self._options.last))
 
-    def _finished(self, *, everything: bool) -> list[RootTime]:
-        """The times of all rounds, or of those before the last minute."""
-        if not self._kept:
-            return []
-        until_us = self._kept[-1].began_us - HINDSIGHT_S * 1e6
-        if not everything and self._kept[0].began_us > until_us - HINDSIGHT_S * 1e6:
-            return []
+    def _end_round(self, ended_us: int) -> None:
+        if self._open:
+            self._open.ended_us = ended_us
+            self._ended.append(self._open)
+
+    def _finish(self, part: JoinedProfile, *, everything: bool) -> None:
+        """Add the times of all rounds that have ended, or of those before the last minute."""
+        until_us = self._ended[-1].ended_us - (0.0 if everything else HINDSIGHT_S * 1e6) if self._ended else 0.0
+        if not self._ended or (not everything and self._ended[0].began_us > until_us - HINDSIGHT_S * 1e6):
+            return
         hindsight = Hindsight() if self._options.last else None
-        of_rounds = [(one, list(one.times(hindsight))) for one in reversed(self._kept)]
-        finished = [(one, times) for one, times in reversed(of_rounds) if everything or one.began_us <= until_us]
-        for _ in finished:
-            self._kept.popleft()
-        return [time for _, times in finished for time in times]
+        times = [list(one.times(hindsight)) for one in reversed(self._ended)]
+        while self._ended and self._ended[0].ended_us <= until_us:
+            one = self._ended.popleft()
+            part.add_times(times.pop())
+            part.note(ProfileCoverage(unread_us=0 if one.roots else one.ended_us - one.began_us), ())
 
     def _take(self) -> Snapshot:
         return self._rounds.take(LIMIT_S)

@@ -124,13 +124,16 @@ class NodeProbe:
         return replace(answer, clock=(answer.clock[0], time.time()))
 
     def _round(self, request: NodeRequest) -> NodeAnswer:
-        """A round of a profile: asks the owners while the processes are read, then the workers that have changed."""
+        """A round of a profile: asks the owners while the processes are read, then the workers that have changed.
+
+        These are asked again, as the process may have been read later: no reply may be older than a process that stays.
+        """
         options = request["options"]
         owners = set(options.get("owners", ()))
         asking = self._asking(request, lambda worker_id: worker_id in owners)
         answer = asking.finish(self.sample(request["targets"], options, _others(request)))
-        asked = owners.union(answer.unchanged)
-        answer = self._asking(request, lambda worker_id: worker_id not in asked).finish(answer)
+        unchanged = set(answer.unchanged)
+        answer = self._asking(request, lambda worker_id: worker_id not in unchanged).finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
 
     def _asking(self, request: NodeRequest, among: Callable[[str], bool]) -> AskingThread:
