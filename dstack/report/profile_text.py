@@ -103,12 +103,9 @@ def _remarks(chain: Chain, profile: Profile) -> Iterator[str]:
 
 
 def _in_words(steps: Sequence[PathStep]) -> Text:
-    """``Reward.score → Reward.model (slow.py:11) → time.sleep``; an execution is not named twice."""
-    parts: list[Text] = []
-    for at, step in enumerate(steps):
-        following = steps[at + 1] if at + 1 < len(steps) else None
-        if following and not step.is_frame and not step.state and following.function == step.name:
-            continue
+    """``Reward.score (slow.py:7) → Reward.model (slow.py:11) → time.sleep``."""
+    parts = []
+    for step in steps:
         place = f" ({base_name(step.file)}:{step.line})" if step.file else ""
         parts.append(Text.assemble((SafeText(step.name).plain, STYLES[step.state]), (SafeText(place).plain, "dim")))
     return Text(ARROW).join(parts)

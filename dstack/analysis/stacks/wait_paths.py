@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, own_frames
 from dstack.analysis.naming import names
@@ -126,18 +128,24 @@ class PathReader:
             return PathNode((NO_NODE_YET,))
         targets = tuple(dict.fromkeys(target.vertex for target in vertex.wait.targets)) if vertex.wait else ()
         if vertex.kind == "execution":
-            return PathNode((*self._name(vertex), *self._frames(vertex), *self._state(vertex, targets)), targets)
+            return PathNode((*self._own_steps(vertex), *self._state(vertex, targets)), targets)
         return PathNode(self._pending(vertex, targets), targets)
 
-    def _name(self, vertex: Vertex) -> tuple[PathStep, ...]:
-        """What it is called, unless it is the main thread of a driver, whose name is the root's."""
+    def _own_steps(self, vertex: Vertex) -> tuple[PathStep, ...]:
+        """Its name and its frames; one step for both if the outermost frame is what it is named after.
+
+        The main thread of a driver has the name of its root.
+        """
+        frames = tuple(self._frames(vertex))
         worker = self._index.worker_of(vertex)
-        is_driver = worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
-        if is_driver and vertex.child_pid is None:
-            return ()
+        if worker and worker.is_driver and worker.pid == vertex.os_thread_id and vertex.child_pid is None:
+            return frames
         if vertex.subject.what == "starting worker":
-            return (PathStep("worker starts", state="starts"),)
-        return (PathStep(describe(vertex)),)
+            return (PathStep("worker starts", state="starts"), *frames)
+        name = describe(vertex)
+        if frames and frames[0].name in (name, name.rpartition(".")[2]):  # without its class on Python 3.10
+            return (replace(frames[0], name=name), *frames[1:])
+        return (PathStep(name), *frames)
 
     def _frames(self, vertex: Vertex) -> Iterator[PathStep]:
         frames = self._index.frames_of_vertex(vertex)
