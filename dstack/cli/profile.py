@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -17,12 +21,13 @@ from dstack.processes.signals import CleanUp, Ended
 from dstack.words import visible
 
 if TYPE_CHECKING:
+    from dstack.collecting.recorder import Recorder
     from dstack.model.profile import Profile
 
 DEFAULT_HZ = 5.0
 
 
-@click.command()
+@click.command(epilog="dstack profile -- python train.py  runs a program, and profiles the cluster that it uses.")
 @address_option
 @click.option(
     "--duration",
@@ -46,6 +51,7 @@ DEFAULT_HZ = 5.0
 @click.option("--last", is_flag=True, help="A wait for several things belongs to the one that ended last.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("-o", "--output", metavar="FILE", help="Its suffix is the format. [default: the heaviest chains as text]")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def profile(
     address: str | None,
     duration_s: float | None,
@@ -56,6 +62,7 @@ def profile(
     last: bool,
     force: bool,
     output: str | None,
+    program: tuple[str, ...],
 ) -> None:
     """Show where the wall-clock time of a whole job goes.
 
@@ -76,14 +83,8 @@ def profile(
         require_bokeh()
 
     options = ProfileOptions(of=of, everything=everything, last=last)
-    recorder = new_profile(address, duration_s or FOR_EVER_S, rate_hz, options, job)
-    with show_progress() as progress, stopped_by_signals(recorder) as received:
-        try:
-            found = recorder.record(progress)
-        except ClusterError:
-            if received:
-                raise Ended(received[0]) from None
-            raise
+    record = partial(new_profile, address, duration_s or FOR_EVER_S, rate_hz, options, job)
+    found, code = _profile_of(program, record) if program else _profile(record())
     if output:
         data = exported(found, suffix)
         with CleanUp():
@@ -93,8 +94,38 @@ def profile(
         from dstack.report.profile_text import print_profile
 
         print_text(console_text(lambda console: print_profile(console, found)))
-    if received and received[0] != signal.SIGINT:
-        sys.exit(128 + received[0])
+    if code:
+        sys.exit(code)
+
+
+def _profile(recorder: Recorder[Profile], ends: Callable[[], int] = lambda: 0) -> tuple[Profile, int]:
+    """The profile, and the exit code: that of the program that ``ends``, or of a signal other than Ctrl-C."""
+    with show_progress() as progress, stopped_by_signals(recorder) as received:
+        try:
+            found = recorder.record(progress)
+        except ClusterError:
+            if received:
+                raise Ended(received[0]) from None
+            raise
+        code = ends()
+    return found, code or (128 + received[0] if received and received[0] != signal.SIGINT else 0)
+
+
+def _profile_of(program: Sequence[str], record: Callable[..., Recorder[Profile]]) -> tuple[Profile, int]:
+    """Run a program to its end, and profile it meanwhile; Ctrl-C ends both."""
+    try:
+        process = subprocess.Popen(program)
+    except OSError as error:
+        raise UsageError(f"{program[0]} cannot be run: {error.strerror}.", "Check the command after --.") from error
+    recorder = record(program=process.pid)
+
+    def stop_with_program() -> None:
+        process.wait()
+        if recorder.has_begun:
+            recorder.stop()  # else the recorder itself finds that there is no such process
+
+    threading.Thread(target=stop_with_program, name="dstack-program", daemon=True).start()
+    return _profile(recorder, process.wait)
 
 
 def exported(found: Profile, suffix: str) -> bytes:

@@ -19,9 +19,10 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.wait_paths import Hindsight, Nodes, PathReader, Root, paths_of, require_roots
 from dstack.collecting.recorder import serve
-from dstack.model.profile import JoinedProfile, Profile, ProfileCoverage, ProfileOptions, RootTime
+from dstack.errors import ClusterError
+from dstack.model.profile import JoinedProfile, PathStep, Profile, ProfileCoverage, ProfileOptions, RootTime
 from dstack.model.snapshot import Snapshot
-from dstack.probes.cluster_rounds import ClusterRounds
+from dstack.probes.cluster_rounds import ClusterRounds, cluster_of_program
 from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.processes.child import Parent
 from dstack.processes.gc_pause import GcPause
@@ -31,6 +32,8 @@ LIMIT_S = 20.0
 """How long one round may take."""
 HINDSIGHT_S = 60.0
 """How long samples are kept to find what a wait was for in the end; a longer wait is shared like others until then."""
+BEFORE = PathStep("before it was connected to its cluster", state="starts")
+"""What a program did before its driver was read the first time."""
 BUSY_SHARE = 0.5
 """The largest part of the time in which samples are taken: where they take long, there are fewer of them."""
 
@@ -61,7 +64,8 @@ class Round:
 class ProfileSession:
     """One profile, from the connection to the last sample; a context manager.
 
-    ``job`` is what the user called the only job to follow. Raises :class:`dstack.errors.ClusterError` if the cluster is
+    ``job`` is what the user called the only job to follow. ``program`` is the pid of a process whose cluster is
+    profiled, once it has one; the profile begins now. Raises :class:`dstack.errors.ClusterError` if the cluster is
     unreachable, and :class:`dstack.errors.UsageError` if there is no such job, or nothing of the name to be followed.
     """
 
@@ -72,27 +76,30 @@ class ProfileSession:
         rate_hz: float,
         options: ProfileOptions,
         job: str | None,
+        program: int | None,
         progress: Callable[[str], None],
     ) -> None:
         self._duration_s = duration_s
         self._pause_s = 1 / rate_hz
+        began, began_at = time.monotonic(), time.time()
+        if program is not None:
+            progress("waiting for the program to start or to join a cluster")
+            address, job = cluster_of_program(program, address, lambda: False)
+        self._is_of_program = self._is_before = program is not None
+        self._began = began
         self._probes = ProbeSession()
         self._rounds = ClusterRounds(self._probes, address, progress)
-        progress("taking the first sample")
-        snapshot = self._take()
+        snapshot = self._rounds.cluster_without_samples()
         self._options = replace(options, job_id=find_job(snapshot, job) if job else None)
-        require_roots(self._read(snapshot)[0], self._options)
-        self._take()  # it learns what later ones know
         self.first = Profile(
             dstack_version=snapshot.dstack_version,
             address=snapshot.address,
             ray_version=snapshot.ray_version,
-            began_at=time.time(),
+            began_at=began_at,
             rate_hz=rate_hz,
             options=self._options,
         )
         self._is_stopped = False
-        self._began = time.monotonic()
         self._last: Snapshot | None = None
         self._open: Round | None = None
         self._ended: deque[Round] = deque()
@@ -109,11 +116,19 @@ class ProfileSession:
 
     def parts(self) -> Iterator[Profile]:
         """What was sampled, about once a second."""
-        self._began = sent_at = time.monotonic()
-        part, cpu_s = JoinedProfile(self.first), time.process_time()
-        while not self._is_stopped and time.monotonic() - self._began < self._duration_s:
+        if not self._is_of_program:
+            require_roots(self._read(self._take())[0], self._options)
+            self._take()  # it learns what later ones know
+            self._began = time.monotonic()
+        part, sent_at, cpu_s = JoinedProfile(self.first), time.monotonic(), time.process_time()
+        is_over = False
+        while not is_over:
             with GcPause():
-                self._add_round(part)
+                try:
+                    self._add_round(part)
+                except ClusterError:  # it has ended
+                    break
+            is_over = self._is_stopped or time.monotonic() - self._began >= self._duration_s
             if time.monotonic() - sent_at > PART_S:
                 yield self._sent(part, cpu_s)
                 sent_at, part, cpu_s = time.monotonic(), JoinedProfile(self.first), time.process_time()
@@ -161,8 +176,16 @@ class ProfileSession:
         times = [list(one.times(hindsight)) for one in reversed(self._ended)]
         while self._ended and self._ended[0].ended_us <= until_us:
             one = self._ended.popleft()
-            part.add_times(times.pop())
-            part.note(ProfileCoverage(unread_us=0 if one.roots else one.ended_us - one.began_us), ())
+            self._add(part, one, times.pop())
+
+    def _add(self, part: JoinedProfile, one: Round, times: Sequence[RootTime]) -> None:
+        """Add the times of a round; those before a program's driver is connected are the driver's, too."""
+        if one.roots and self._is_before:
+            self._is_before = False
+            part.add_times(RootTime(root.name, (BEFORE,), 0, one.began_us, one.began_us) for root in one.roots)
+        part.add_times(times)
+        if not one.roots and not self._is_of_program:
+            part.note(ProfileCoverage(unread_us=one.ended_us - one.began_us), ())
 
     def _take(self) -> Snapshot:
         return self._rounds.take(LIMIT_S)
@@ -175,7 +198,13 @@ class ProfileSession:
 
 
 def main(
-    parent: Parent, address: str | None, duration_s: float, rate_hz: float, options: ProfileOptions, job: str | None
+    parent: Parent,
+    address: str | None,
+    duration_s: float,
+    rate_hz: float,
+    options: ProfileOptions,
+    job: str | None,
+    program: int | None,
 ) -> None:
     """Makes one profile, as :func:`serve` does."""
-    serve(parent, lambda note: ProfileSession(address, duration_s, rate_hz, options, job, note))
+    serve(parent, lambda note: ProfileSession(address, duration_s, rate_hz, options, job, program, note))

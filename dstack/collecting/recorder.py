@@ -57,9 +57,15 @@ class Recorder(Generic[T]):
     """
 
     def __init__(
-        self, program: str, arguments: tuple[object, ...], duration_s: float, join: Callable[[T], Joined[Any, T]]
+        self,
+        program: str,
+        arguments: tuple[object, ...],
+        duration_s: float,
+        join: Callable[[T], Joined[Any, T]],
+        start_s: float = START_S,
     ) -> None:
         self._duration_s = duration_s
+        self._start_s = start_s
         self._join = join
         self._child = Child(program, *arguments, start_new_session=True)
         self._stopped_at: float | None = None
@@ -82,6 +88,11 @@ class Recorder(Generic[T]):
             self._child.close()
         assert self._joined is not None
         return self._joined.whole(round(self._recorded_s, 3))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a result, which may be empty."""
+        return self._joined is not None
 
     def stop(self) -> None:
         """End the recording after the current round, and keep what was recorded; the second time, end it at once."""
@@ -123,7 +134,7 @@ class Recorder(Generic[T]):
     def _deadline(self, started: float) -> float:
         if self._stopped_at is not None:
             return self._stopped_at + LATE_S
-        return started + START_S if self._joined is None else self._began + self._duration_s + LATE_S
+        return started + self._start_s if self._joined is None else self._began + self._duration_s + LATE_S
 
     def _why_nothing(self, *, is_late: bool) -> ClusterError:
         """The error for a child that has recorded nothing."""
@@ -145,13 +156,22 @@ def new_recording(
 
 
 def new_profile(
-    address: str | None, duration_s: float, rate_hz: float, options: ProfileOptions, job: str | None = None
+    address: str | None,
+    duration_s: float,
+    rate_hz: float,
+    options: ProfileOptions,
+    job: str | None = None,
+    program: int | None = None,
 ) -> Recorder[Profile]:
-    """A profile of a cluster's wall-clock time; ``job`` is what the user calls the only job to follow."""
+    """A profile of a cluster's wall-clock time; ``job`` is what the user calls the only job to follow.
+
+    With a ``program``, a pid, it is the cluster that this process starts, or joins at the address, whenever it does.
+    """
     from dstack.model.profile import JoinedProfile
 
-    arguments = (address, duration_s, rate_hz, options, job)
-    return Recorder("dstack.collecting.profile_session", arguments, duration_s, JoinedProfile)
+    arguments = (address, duration_s, rate_hz, options, job, program)
+    start_s = START_S if program is None else FOR_EVER_S
+    return Recorder("dstack.collecting.profile_session", arguments, duration_s, JoinedProfile, start_s)
 
 
 class RecordingSession(Protocol):

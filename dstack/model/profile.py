@@ -142,6 +142,7 @@ class JoinedProfile:
         self._paths: dict[tuple[int, ...], int] = {}
         self._shares: list[Share] = []
         self._open: dict[tuple[int, int], int] = {}
+        self._ended_us = 0
         self._coverage = first.coverage
         self._failures: dict[tuple[str | None, str, str], Failure] = {}
         self._notes: dict[str, None] = dict.fromkeys(first.notes)
@@ -159,6 +160,7 @@ class JoinedProfile:
         """Add times; those beyond the limit are only counted."""
         left_out_us = 0
         for one in times:
+            self._ended_us = max(self._ended_us, one.began_us + one.lasted_us)
             key = self._root(one.root), self._path(one.path)
             at = self._open.get(key)
             if at is not None and self._shares[at].began_us + self._shares[at].lasted_us == one.began_us:
@@ -193,10 +195,10 @@ class JoinedProfile:
         return f"{self._coverage.rounds:,} samples"
 
     def whole(self, duration_s: float) -> Profile:
-        """The profile so far, over ``duration_s``."""
+        """The profile so far: over the time of its samples, or over ``duration_s`` if there are none."""
         return replace(
             self._first,
-            duration_s=duration_s,
+            duration_s=self._ended_us / 1e6 or duration_s,
             roots=tuple(self._roots),
             steps=tuple(self._steps),
             paths=tuple(self._paths),

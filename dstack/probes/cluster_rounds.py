@@ -7,10 +7,15 @@ the state of a task of theirs may have.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import NamedTuple
+
+import psutil
 
 from dstack.errors import ClusterError
 from dstack.model.snapshot import Snapshot
@@ -19,7 +24,9 @@ from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.cluster import ClusterProbe, Progress
 from dstack.probes.connection.background import begin
-from dstack.probes.node_access.node_readers import Budget, Extras, ProbeSession
+from dstack.probes.connection.connect import connect, gcs_addresses
+from dstack.probes.node_access.node_readers import RPC_TIMEOUT_S, Budget, Extras, ProbeSession
+from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.observations import Assembly, MergedAnswers, Observations
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 
@@ -29,6 +36,42 @@ FORGOTTEN_EVERY_S = 10.0
 """How often the probes forget processes that have ended, and read sources anew."""
 MAX_STACKS = 20_000
 """With more different stacks, all processes are read anew, so that the tables do not grow for ever."""
+
+
+PROGRAM_TURN_S = 0.1
+"""How often a program is asked for its cluster until it has one."""
+
+
+class ProgramCluster(NamedTuple):
+    """The cluster that a program uses, and its job there; None if all of the cluster is the program's."""
+
+    address: str
+    job_id: str | None = None
+
+
+def cluster_of_program(pid: int, address: str | None, is_over: Callable[[], bool]) -> ProgramCluster:
+    """The cluster that a process of this host starts, or that it joins at ``address``, once there is one.
+
+    Raises :class:`ClusterError` if the process ends before, or when it ``is_over``.
+    """
+    while True:
+        try:
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE or is_over():
+                raise psutil.NoSuchProcess(pid)
+            pids = [pid, *(child.pid for child in process.children(recursive=True))]
+        except psutil.NoSuchProcess:
+            raise ClusterError("The program ended before it used a cluster.") from None
+        with contextlib.suppress(ClusterError):
+            for started in gcs_addresses(pids):
+                return ProgramCluster(connect(started).address)
+            if address or os.environ.get("RAY_ADDRESS"):
+                cluster = connect(address)
+                jobs = take_inventory(cluster, RPC_TIMEOUT_S).jobs
+                for job in jobs:
+                    if job.driver_pid in pids and job.driver_ip in own_addresses():
+                        return ProgramCluster(cluster.address, job.job_id)
+        time.sleep(PROGRAM_TURN_S)
 
 
 class ClusterRounds(ClusterProbe):
@@ -48,6 +91,11 @@ class ClusterRounds(ClusterProbe):
         self._replied: dict[str, CoreWorkerReply] = {}
         self._has_changed = True
         self._last: Snapshot | None = None
+
+    def cluster_without_samples(self) -> Snapshot:
+        """A snapshot of the control plane alone. Raises :class:`ClusterError` if it cannot be read."""
+        self._list(Budget.of(1, RPC_TIMEOUT_S))
+        return self.snapshot()
 
     def take(self, deadline_s: float) -> Snapshot:
         """A snapshot with one sample, the same object as the last one if nothing has changed.

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, SIGTERM, Signals
 
 import pytest
 
 from dstack.analysis.stacks.profiles import times_of
 from dstack.files.profile_file import load
 from dstack.model.profile import PathStep, Profile
-from tests.clusters.dstack_command import DSTACK
+from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.ray_clusters import Example
 from tests.clusters.shared_cluster import SharedCluster
 from tests.paths import PROGRAMS
@@ -39,9 +41,10 @@ def program(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @contextmanager
-def ended(command: Sequence[str], running: Example) -> Iterator[subprocess.Popen[str]]:
+def ended(command: Sequence[str], running: Example, stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """A command that is killed at the end."""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(running.environment)) as child:
+    environment = dict(running.environment)
+    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment) as child:
         try:
             yield child
         finally:
@@ -91,3 +94,79 @@ def test_shares_are_those_that_programs_measure_themselves(measured: tuple[Profi
     assert {name: both for name, both in shares.items() if abs(both[0] - both[1]) > WITHIN_POINTS} == {}
     overhead = sum(weight for name, weight in found.items() if name.endswith(":"))
     assert overhead < 0.15 * whole, found
+
+
+# Forms, roots and signals
+
+
+def profile(program: Running, *options: str) -> Result:
+    running, _ = program
+    return dstack("profile", "--address", running.address, *options, environment=running.environment)
+
+
+def test_the_heaviest_chains_are_printed(program: Running) -> None:
+    done = profile(program, "--duration", "2")
+
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"2\.\d s of driver known_shares\.py, in \d+ samples, ", done.stdout)
+    assert re.search(r"^ 1\. +\d+\.\d %  .+\n    from driver known_shares\.py", done.stdout, re.MULTILINE)
+
+
+def test_each_suffix_is_a_format(program: Running) -> None:
+    _, folder = program
+    outputs = [folder / f"again{suffix}" for suffix in (".folded", ".speedscope.json", ".html", ".json.gz")]
+    for output in outputs:
+        done = profile(program, "--duration", "1", "-o", str(output))
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert "Saved. " in done.stderr
+    folded, scope, page, compressed = outputs
+
+    assert folded.read_text().startswith("driver known_shares.py;<module> (")
+    assert json.loads(scope.read_text())["profiles"][0]["unit"] == "microseconds"
+    assert "driver known_shares.py" in page.read_text()
+    assert load(compressed).roots == ("driver known_shares.py",)
+
+
+def test_an_actor_is_followed(program: Running) -> None:
+    of_class = profile(program, "--duration", "1", "--of", "Async")
+    unknown = profile(program, "--duration", "1", "--of", "Other")
+
+    assert "1. 100.0 %  1.0 s  idle: no call to run\n    from actor Async" in of_class.stdout
+    assert unknown.returncode == 2
+    assert "There is no actor, class or rank called Other." in unknown.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(SIGINT, 0), (SIGTERM, 128 + SIGTERM)])
+def test_a_signal_ends_the_profile_and_keeps_it(program: Running, number: Signals, code: int) -> None:
+    running, _ = program
+    with ended([*DSTACK, "profile", "--address", running.address], running, stdout=subprocess.PIPE) as child:
+        wait_until(lambda: reads_memory(child.pid), deadline_s=60, what=lambda: "a profile")
+        child.send_signal(number)
+        out, err = child.communicate(timeout=ENDED_S)
+
+    assert child.returncode == code, err
+    assert "1. 100.0 %" in out
+
+
+def test_a_program_is_run_and_profiled_to_its_end(program: Running, tmp_path: Path) -> None:
+    running, _ = program
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import ray, time\nray.init()\n@ray.remote(num_cpus=0)\ndef step():\n    time.sleep(4)\n"
+        "ray.get(step.remote())\nprint('done')\nraise SystemExit(7)\n"
+    )
+    environment = {**running.environment, "RAY_ADDRESS": running.address}
+    done = dstack("profile", "--", sys.executable, str(script), environment=environment)
+
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("done\n")
+    assert re.search(
+        r"step \(train\.py:5\) → time\.sleep\n    from driver train\.py → <module> \(train\.py:6\)", done.stdout
+    )
+
+
+def test_a_program_without_a_cluster_has_no_profile(tmp_path: Path) -> None:
+    done = dstack("profile", "--", sys.executable, "-c", "print('nothing')")
+
+    assert (done.returncode, done.stdout) == (3, "nothing\n")
+    assert "The program ended before it used a cluster." in done.stderr
