@@ -196,8 +196,7 @@ class PathReader:
     def _pending(self, vertex: Vertex, targets: Sequence[Key]) -> tuple[PathStep, ...]:
         """The steps of what does not run: a call, an actor, a group, or what represents others."""
         if isinstance(vertex.key, UnknownKey) and not targets:
-            words, state = LEAVES.get(vertex.key.what, ("", "outside"))
-            return (PathStep(words or describe(vertex), state=state),)
+            return (self._unknown(vertex, vertex.key),)
         if vertex.never is not None:
             return (PathStep(f"{describe(vertex)}: {in_words(vertex.never)}", state="waits"),)
         if isinstance(vertex.key, AnyKey | UnknownKey):
@@ -208,6 +207,14 @@ class PathReader:
         words, state = STATES.get(wait.kind, (wait.kind_name, "waits"))
         resources = f": {listed(wait.resources)}" if state == "resources" and wait.resources else ""
         return (PathStep(f"{describe(vertex)}: {words}{resources}", state=state),)
+
+    def _unknown(self, vertex: Vertex, key: UnknownKey) -> PathStep:
+        """The end of a path that was not observed; of a value, at least the actor whose call makes it is known."""
+        words, state = LEAVES.get(key.what, ("", "outside"))
+        made_by = key.ids[0] if key.what == "value" and key.ids else None
+        if isinstance(made_by, str) and (actor := self._index.actor_of_call(made_by)):
+            words = f"a call of {names.actor_kind(actor).name}, which has ended meanwhile"
+        return PathStep(words or describe(vertex), state=state)
 
     # What is followed
 

@@ -134,6 +134,8 @@ def _key(worker: CoreWorker) -> tuple[str, str]:
 
 MAX_AT_ONCE = 64
 """The most calls at the same time, so that connections and threads do not grow with workers."""
+MAX_WAIT_S = 1e6
+"""The longest timeout of a wait; Python rejects an infinite one."""
 GRACE_S = 0.5
 """How long after its own timeout the end of a call is awaited."""
 
@@ -169,14 +171,23 @@ class CoreWorkers:
         self._modules: GrpcModules | None = None
         self._channels: Channels | None = None
 
-    def ask(self, workers: Sequence[CoreWorker], questions: Questions, deadline: float = float("inf")) -> Replies:
-        """The replies of all these workers, until ``deadline``, a ``time.monotonic()``. Raises :class:`CannotAsk`."""
+    def ask(
+        self,
+        workers: Sequence[CoreWorker],
+        questions: Questions,
+        deadline: float = float("inf"),
+        more: queue.SimpleQueue[CoreWorker | None] | None = None,
+    ) -> Replies:
+        """The replies of all these workers, until ``deadline``, a ``time.monotonic()``. Raises :class:`CannotAsk`.
+
+        Others may come through ``more``, until None comes. Of a worker that is asked twice, the later reply counts.
+        """
         with self._lock:
             if self._modules is None or self._channels is None:
                 self._modules = load_modules(self._stubs)
                 self._channels = Channels(self._modules.grpc, self._limit)
             self._channels.prepare()
-            return _Round(self._modules, self._channels, questions, deadline).ask(workers)
+            return _Round(self._modules, self._channels, questions, deadline, more).ask(workers)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -188,22 +199,33 @@ class CoreWorkers:
 class _Round:
     """The calls of one request, of which at most :data:`MAX_AT_ONCE` are under way."""
 
-    def __init__(self, modules: GrpcModules, channels: Channels, questions: Questions, deadline: float) -> None:
+    def __init__(
+        self,
+        modules: GrpcModules,
+        channels: Channels,
+        questions: Questions,
+        deadline: float,
+        more: queue.SimpleQueue[Any] | None,
+    ) -> None:
         self._modules = modules
         self._channels = channels
         self._questions = questions
         self._metadata = tuple((key, value) for key, value in questions["metadata"])
         self._deadline = deadline
         self._running: set[_Call] = set()
-        self._ended: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._has_more = more is not None
+        self._events: queue.SimpleQueue[_Call | CoreWorker | None] = more or queue.SimpleQueue()
+        """The calls that have ended, and further workers, with None after the last one."""
+        self._waiting: deque[CoreWorker] = deque()
         self._replies = Replies()
 
     def ask(self, workers: Sequence[CoreWorker]) -> Replies:
-        waiting = deque(workers)
-        while waiting or self._running:
-            while waiting and len(self._running) < MAX_AT_ONCE:
-                self._begin(waiting.popleft())
-            self._await_one()
+        self._waiting.extend(workers)
+        while self._waiting or self._running or self._has_more:
+            while self._waiting and len(self._running) < MAX_AT_ONCE:
+                self._begin(self._waiting.popleft())
+            if self._running or self._has_more:
+                self._await_event()
         return self._replies
 
     def _begin(self, worker: CoreWorker) -> None:
@@ -222,22 +244,26 @@ class _Round:
         stub = self._modules.service.CoreWorkerServiceStub(call.channel)
         call.future = stub.GetCoreWorkerStats.future(request, timeout=timeout_s, metadata=self._metadata)
         self._running.add(call)
-        call.future.add_done_callback(lambda _: self._ended.put(call))
+        call.future.add_done_callback(lambda _: self._events.put(call))
 
-    def _await_one(self) -> None:
-        """Handles one call that ends, or those that should have ended by now."""
-        if not self._running:
-            return
+    def _await_event(self) -> None:
+        """Handles a call that ends or another worker, or the calls that should have ended by now."""
+        until = min((one.until for one in self._running), default=self._deadline)
         try:
-            call = self._ended.get(timeout=max(0.0, min(one.until for one in self._running) - time.monotonic()))
+            event = self._events.get(timeout=min(MAX_WAIT_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
+            self._has_more &= time.monotonic() < self._deadline
             for late in [one for one in self._running if one.until <= time.monotonic()]:
                 late.future.cancel()
                 self._end(late, is_good=False)
                 self._fail(late.worker, timed_out(late.timeout_s), late.timeout_s)
             return
-        if call in self._running:
-            self._note(call)
+        if event is None:
+            self._has_more = False
+        elif not isinstance(event, _Call):
+            self._waiting.append(event)
+        elif event in self._running:
+            self._note(event)
 
     def _note(self, call: _Call) -> None:
         """Notes the reply of a call that ended, or its failure."""
@@ -278,17 +304,23 @@ TOO_LATE = "its requests to core workers did not end in time"
 
 
 class AskingThread:
-    """A thread that asks core workers until ``deadline``, a ``time.monotonic()``."""
+    """A thread that asks core workers until ``deadline``, a ``time.monotonic()``; ``more`` allows to add others."""
 
-    def __init__(self, core_workers: CoreWorkers, request: NodeRequest, deadline: float) -> None:
+    def __init__(self, core_workers: CoreWorkers, request: NodeRequest, deadline: float, *, more: bool = False) -> None:
         self._core_workers = core_workers
         self._request = request
         self._deadline = deadline
+        self._more: queue.SimpleQueue[CoreWorker | None] | None = queue.SimpleQueue() if more else None
         self._replies = Replies()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="dstack-ask", daemon=True)
-        if request["workers"]:
+        if request["workers"] or more:
             self._thread.start()
+
+    def also(self, worker: CoreWorker) -> None:
+        """Ask another worker, or one again, now."""
+        assert self._more is not None
+        self._more.put(worker)
 
     def finish(self, answer: NodeAnswer) -> NodeAnswer:
         """Awaits the replies; returns the answer with them and the failures, or why no core worker can be asked.
@@ -296,7 +328,9 @@ class AskingThread:
         If processes were read meanwhile, workers that had no job are asked for it again: by now, a worker may run for
         another job, even for dstack's own.
         """
-        if self._request["workers"]:
+        if self._more is not None:
+            self._more.put(None)
+        if self._thread.ident is not None:
             self._thread.join(max(0.0, self._deadline - time.monotonic()) + 2 * GRACE_S)
         if self._thread.is_alive():
             return replace(answer, cannot_ask=TOO_LATE)
@@ -307,11 +341,12 @@ class AskingThread:
         if self._request["targets"]:
             self._ask_idle_again()
         failures = (*answer.failures, *self._replies.failures)
-        return replace(answer, core_workers={**answer.core_workers, **self._replies.found}, failures=failures)
+        return replace(answer, core_workers=self._replies.found, failures=failures)
 
     def _run(self) -> None:
         try:
-            self._replies = self._core_workers.ask(self._request["workers"], self._request["questions"], self._deadline)
+            workers, questions = self._request["workers"], self._request["questions"]
+            self._replies = self._core_workers.ask(workers, questions, self._deadline, self._more)
         except Exception as error:  # raised where the replies are awaited
             self._error = error
 

@@ -124,26 +124,32 @@ class NodeProbe:
         return replace(answer, clock=(answer.clock[0], time.time()))
 
     def _round(self, request: NodeRequest) -> NodeAnswer:
-        """A round of a profile: asks the owners while the processes are read, then the workers that have changed.
+        """A round of a profile: it asks the owners and new workers, and at once each worker whose process has changed.
 
-        These are asked again, as the process may have been read later: no reply may be older than a process that stays.
+        So a process and the reply of its core worker are of one moment, and no reply is older than what stays.
         """
-        options = request["options"]
-        owners = set(options.get("owners", ()))
-        asking = self._asking(request, lambda worker_id: worker_id in owners)
-        answer = asking.finish(self.sample(request["targets"], options, _others(request)))
-        unchanged = set(answer.unchanged)
-        answer = self._asking(request, lambda worker_id: worker_id not in unchanged).finish(answer)
+        options, by_id = request["options"], {one["worker_id"]: one for one in request["workers"]}
+        known = set(options["kept"]).difference(options.get("owners", ()))
+        first = [one for worker_id, one in by_id.items() if worker_id not in known]
+        deadline = time.monotonic() + options["deadline_s"]
+        asking = AskingThread(self._core_workers, {**request, "workers": first, "targets": []}, deadline, more=True)
+
+        def ask(process: TargetProcess) -> None:
+            last = self._last_round.get(process.worker_id, ())
+            if process.worker_id in by_id and not are_alike(last[:1], [process.reading]):
+                asking.also(by_id[process.worker_id])
+
+        answer = asking.finish(self.sample(request["targets"], options, _others(request), ask))
         return replace(answer, clock=(answer.clock[0], time.time()))
 
-    def _asking(self, request: NodeRequest, among: Callable[[str], bool]) -> AskingThread:
-        """A thread that asks some of the core workers, each once."""
-        workers = [one for one in request["workers"] if among(one["worker_id"])]
-        deadline = time.monotonic() + request["options"]["deadline_s"]
-        return AskingThread(self._core_workers, {**request, "workers": workers, "targets": []}, deadline)
-
-    def sample(self, targets: Sequence[ReadTarget], options: SampleOptions, others: Others | None = None) -> NodeAnswer:
-        """One sample of the target processes, and of the ``others`` that are starting."""
+    def sample(
+        self,
+        targets: Sequence[ReadTarget],
+        options: SampleOptions,
+        others: Others | None = None,
+        note: Callable[[TargetProcess], None] = lambda _: None,
+    ) -> NodeAnswer:
+        """One sample of the target processes, and of the ``others`` that are starting; ``note`` gets each target."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
@@ -156,7 +162,7 @@ class NodeProbe:
         owners = PortOwners()
         identified = self._identified(processes, owners)
         self._figures.begin_disks()
-        self._read_all(identified, options, deadline)
+        self._read_all(identified, options, deadline, note)
         of_nodes = list(raylets(others.node_ids, families.started)) if others and others.node_ids else []
         starting = self._starting(of_nodes, others, families, tables, owners) if others else []
         self._read_all([process for _, process in starting if process.figures], options, deadline)
@@ -203,20 +209,33 @@ class NodeProbe:
                 self._figures.note(process.pid, process.figures)
         return [process for process in processes if process.figures]
 
-    def _read_all(self, processes: Sequence[TargetProcess], options: SampleOptions, deadline: float) -> None:
-        """Read these processes; each stops at the deadline."""
+    def _read_all(
+        self,
+        processes: Sequence[TargetProcess],
+        options: SampleOptions,
+        deadline: float,
+        note: Callable[[TargetProcess], None] = lambda _: None,
+    ) -> None:
+        """Read these processes; each stops at the deadline, and is noted when it was read."""
         pool = ThreadPoolExecutor(PAUSED_AT_ONCE if options["native"] or options["pause"] else 1)
         try:
-            done = [pool.submit(self._read, process, options, deadline) for process in processes]
+            done = [pool.submit(self._read, process, options, deadline, note) for process in processes]
             for future in done:
                 future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for the rest
 
-    def _read(self, process: TargetProcess, options: SampleOptions, deadline: float) -> None:
+    def _read(
+        self,
+        process: TargetProcess,
+        options: SampleOptions,
+        deadline: float,
+        note: Callable[[TargetProcess], None],
+    ) -> None:
         with process.problems_of():
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
+            note(process)
 
     def _unchanged(self, processes: Sequence[TargetProcess], kept: Collection[str]) -> list[str]:
         """The workers among those ``kept`` whose process is as in the last round; notes this round."""
