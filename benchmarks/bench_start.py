@@ -51,22 +51,24 @@ def progress(step):
     if name != marks[-1][0]:
         marks.append((name, *spent()))
 
-def early(one):
+def plan(first):
     global has_first
     has_first = True
+    marks.append(("import analysis", *spent()))
+    from dstack.analysis.second_sample import plan_readings
+    marks.append(("choose targets of sample 2", *spent()))
+    planned = plan_readings(first)
     marks.append(("sample 2", *spent()))
+    return planned
 
-taken = capture.snapshot(sys.argv[1], progress=progress, early=early)
-marks.append(("choose targets of sample 2, again", *spent()))
-from dstack.analysis.second_sample import plan_readings
-plan_readings(taken)
+with capture.ProbeSession() as session:
+    taken = capture.take(session, sys.argv[1], capture.Terms(), progress=progress, plan=plan)
 marks.append(("serialize", *spent()))
 data = dumps(taken)
 marks.append(("", *spent()))
 open(sys.argv[2], "wb").write(data)
 """
-"""The phases of the collector. Sample 1 includes the choice of targets for sample 2, which is also measured
-separately."""
+"""The phases of the collector. In a command, the parent loads the analysis meanwhile, and chooses the targets."""
 
 EXPLAINING = """
 import resource, sys, time

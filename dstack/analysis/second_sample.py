@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass
 
 from dstack.analysis.findings.kinds.stalled import StallCheck
 from dstack.analysis.findings.outside_waits import resting, waits_outside
@@ -17,6 +16,7 @@ from dstack.analysis.solve import reduction
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.model.diagnosis import Vertex
+from dstack.model.reading_plan import ReadingPlan
 from dstack.model.snapshot import Snapshot, actor_of_task
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.node import Cause
@@ -24,24 +24,6 @@ from dstack.words import SHOWN, grouped
 
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
 """Causes of failures that a second attempt a moment later does not change."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingPlan:
-    """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
-
-    ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
-    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
-    for the start of a worker, ``has_waits`` that anything waits at all.
-    """
-
-    workers: set[str]
-    tasks: list[str]
-    may_be_stalled: bool = False
-    pollers: frozenset[str] = frozenset()
-    timeouts_s: tuple[float, ...] = ()
-    waits_to_start: bool = False
-    has_waits: bool = False
 
 
 def plan_readings(snapshot: Snapshot) -> ReadingPlan:

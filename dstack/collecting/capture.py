@@ -1,9 +1,10 @@
 """Takes snapshots: a first sample of everything, and a second one of the workers that may be stuck.
 
 :func:`main` does so in a process that holds a session for a :class:`dstack.collecting.collector.Collector`. It replies
-to ``take`` with ``progress``, the current step, then ``early``, a snapshot with the first sample, if a second one
-follows, and ``snapshot``, one without the samples that it has sent; to ``poll`` with ``poll``; or to both with
-``error``. Its argument is the module of dstack's driver, None for the usual one. It ends with its parent.
+to ``take`` with ``progress``, the current step, then ``first``, a snapshot with the first sample, to which the parent
+sends the ``plan`` of further readings, and ``snapshot``, one without the first sample; to ``poll`` with ``poll``; or to
+both with ``error``. So the process begins without loading the analysis, as its parent does meanwhile. Its argument is
+the module of dstack's driver, None for the usual one. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose
-from dstack.analysis.second_sample import ReadingPlan, plan_readings
 from dstack.collecting.collector import LONGER, Terms
 from dstack.errors import ClusterError, UsageError
 from dstack.files.snapshot_file import dumps
+from dstack.model.reading_plan import ReadingPlan
 from dstack.model.snapshot import Snapshot
 from dstack.probes.cluster import ClusterProbe, poll_cluster
 from dstack.probes.node_access.node_readers import ProbeSession
@@ -38,15 +38,10 @@ READ_EVERY_S = 0.2
 MAX_READINGS = 40
 
 
-def snapshot(
-    address: str | None = None,
-    *,
-    progress: Callable[[str], None] | None = None,
-    early: Callable[[Snapshot], None] | None = None,
-) -> Snapshot:
+def snapshot(address: str | None = None, *, progress: Callable[[str], None] | None = None) -> Snapshot:
     """Takes one snapshot in a session of its own; the arguments are those of :func:`take`."""
     with ProbeSession() as session:
-        return take(session, address, Terms(), progress=progress, early=early)
+        return take(session, address, Terms(), progress=progress)
 
 
 def take(
@@ -55,12 +50,12 @@ def take(
     terms: Terms,
     *,
     progress: Callable[[str], None] | None = None,
-    early: Callable[[Snapshot], None] | None = None,
+    plan: Callable[[Snapshot], ReadingPlan] | None = None,
 ) -> Snapshot:
     """Takes a snapshot of all workers and drivers of a cluster, from outside.
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine.
-    ``early`` is called with the first sample, if there will be a second one.
+    ``plan`` decides by the first sample what else to read; by default the analysis does so in this process.
 
     Raises :class:`dstack.ClusterError` if the cluster is unreachable, :class:`dstack.UsageError` for bad input.
     """
@@ -75,17 +70,20 @@ def take(
         probe.ask_history(terms.history, deadline - time.monotonic())
     probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
     probe.ask_ended_tasks(deadline - time.monotonic())
-    first = probe.snapshot(with_history=False)
-    interest = plan_readings(first)
-    if early and (interest.workers or interest.has_waits):
-        early(first)
+    interest = (plan or _planned)(probe.snapshot(with_history=False))
     left = deadline - time.monotonic()
     probe.ask_times(interest.tasks, left)
     deadline += _watch(probe, interest, left, terms.watch_s, note)
     left = deadline - time.monotonic()
-    if (interest.has_waits or interest.workers or terms.watch_s is not None) and left > 0:
+    if (interest.has_second_sample or terms.watch_s is not None) and left > 0:
         probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
     return probe.snapshot()
+
+
+def _planned(first: Snapshot) -> ReadingPlan:
+    from dstack.analysis.second_sample import plan_readings
+
+    return plan_readings(first)
 
 
 def _watch(
@@ -118,6 +116,8 @@ def settled_snapshot(address: str, progress: Callable[[str], None]) -> Snapshot:
 
     For a cluster that was started a moment ago and will hang in a moment.
     """
+    from dstack.analysis.diagnose import diagnose
+
     deadline = time.monotonic() + SETTLED_WITHIN_S
     waits: object = None
     while True:
@@ -142,10 +142,12 @@ class _Server:
         """Take a snapshot, which must be there by ``deadline``, a ``time.monotonic()`` of any process of this host."""
         sent = 0
 
-        def early(snapshot: Snapshot) -> None:
+        def plan(first: Snapshot) -> ReadingPlan:
             nonlocal sent
-            sent = len(snapshot.samples)
-            self._parent.send("early", dumps(snapshot))
+            sent = len(first.samples)
+            self._parent.send("first", dumps(first))
+            planned: ReadingPlan = self._parent.receive().value
+            return planned
 
         left_s = min(terms.timeout_s, deadline - (terms.watch_s or 0.0) - time.monotonic())
         if left_s <= 0:
@@ -155,7 +157,7 @@ class _Server:
             address,
             terms._replace(timeout_s=left_s),
             progress=lambda step: self._parent.send("progress", step),
-            early=early,
+            plan=plan,
         )
         self._parent.send("snapshot", dumps(replace(taken, samples=taken.samples[sent:])))
 

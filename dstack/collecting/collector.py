@@ -234,6 +234,10 @@ class _Replies:
         self._deadline = deadline
         self.is_complete = False
 
+    def send(self, kind: str, value: object) -> None:
+        """Send what the child asks for meanwhile."""
+        self._child.send(kind, value)
+
     def receive(self) -> Message:
         """The next reply; raises what :meth:`Child.receive` raises."""
         try:
@@ -257,6 +261,7 @@ def _received(
     progress(step)
     from msgspec.structs import replace
 
+    from dstack.analysis.second_sample import plan_readings
     from dstack.files.snapshot_file import loads
 
     while True:
@@ -272,9 +277,11 @@ def _received(
             case "progress":
                 step = message.value
                 progress(step)
-            case "early":
+            case "first":
                 first = loads(message.value)
-                if early is not None:
+                plan = plan_readings(first)
+                replies.send("plan", plan)
+                if early is not None and plan.has_second_sample:
                     early(first)
             case "snapshot":
                 taken = loads(message.value)

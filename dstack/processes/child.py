@@ -210,6 +210,13 @@ class Parent:
     def __iter__(self) -> Iterator[Message]:
         return self._requests
 
+    def receive(self) -> Message:
+        """The next request. Raises :class:`BrokenPipeError` if the parent sends no more."""
+        message = next(self._requests, None)
+        if message is None:
+            raise BrokenPipeError
+        return message
+
     def send(self, kind: str, value: object = None) -> None:
         """Send a message; several threads must take turns. Raises :class:`BrokenPipeError` if the parent has ended."""
         _send(self._messages, Message(kind, value))
@@ -238,7 +245,7 @@ def run_child(module: str) -> None:
     die_with(int(sys.argv[1]))
     parent = Parent(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
-    arguments = next(iter(parent)).value
+    arguments = parent.receive().value
     with contextlib.suppress(BrokenPipeError):  # the parent has ended
         try:
             with GcPause():

@@ -41,7 +41,7 @@ class Session:
     def __init__(self, driver): pass
     def close(self): pass
 
-def take(session, address, terms, *, progress, early):
+def take(session, address, terms, *, progress, plan):
     timeout_s, options, *times = terms
     example = load({file!r})
 {body}
@@ -93,7 +93,7 @@ def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], exam
         "libc.fflush(None)\n"
         "os.write(1, b'snapshot 7\\n')\n"
         "print('so does Python', flush=True)\n"
-        "early(example)\n"
+        "plan(example)\n"
         "libc.puts(b'and again')\n"
         "libc.fflush(None)"
     )
@@ -111,14 +111,14 @@ def test_the_first_sample_is_sent_once_and_is_part_of_the_snapshot(
     call, _ = scene.run("work", by=scene.driver())
     scene.procs[0].gets(call)
     both = scene.sample().second_sample().snapshot()
-    does("from msgspec.structs import replace\nearly(replace(example, samples=example.samples[:1]))")
+    does("from msgspec.structs import replace\nplan(replace(example, samples=example.samples[:1]))")
     save(both, tmp_path / "snapshot.json", force=True)
     received: list[Snapshot] = []
     receive = Child.receive
 
     def noted(child: Child, deadline: float | None = None) -> Message:
         message = receive(child, deadline)
-        if message.kind in ("early", "snapshot"):
+        if message.kind in ("first", "snapshot"):
             received.append(loads(message.value))
         return message
 
@@ -382,8 +382,8 @@ def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step
 def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept(
     does: Callable[[str], None], late_after: Callable[[str], None], example: Snapshot, tmp_path: Path
 ) -> None:
-    does(f"early(example)\n{FOREVER}")
-    late_after("early")
+    does(f"plan(example)\n{FOREVER}")
+    late_after("first")
 
     done = CliRunner().invoke(main, ["snapshot", "--timeout", "60", "-o", str(tmp_path / "kept.json")])
     kept = load(tmp_path / "kept.json")

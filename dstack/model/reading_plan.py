@@ -1,0 +1,28 @@
+"""What to read after the first sample: the analysis plans it in one process, and another one reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingPlan:
+    """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
+
+    ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
+    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
+    for the start of a worker, ``has_waits`` that anything waits at all.
+    """
+
+    workers: set[str]
+    tasks: list[str]
+    may_be_stalled: bool = False
+    pollers: frozenset[str] = frozenset()
+    timeouts_s: tuple[float, ...] = ()
+    waits_to_start: bool = False
+    has_waits: bool = False
+
+    @property
+    def has_second_sample(self) -> bool:
+        """Whether a second sample may show more than the first one."""
+        return self.has_waits or bool(self.workers)
