@@ -103,7 +103,7 @@ class NodeProbe:
     def begin_snapshot(self) -> None:
         """Forgets what holds for one snapshot only, and the processes that have ended."""
         self._figures.begin_snapshot()
-        self._files = SourceFiles()
+        self._files.begin_snapshot()
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 

@@ -19,6 +19,8 @@ NO_FILES = ("/dev/", "/proc/", "/sys/")
 MAX_BYTES = 2_000_000
 MAX_FILES = 2_000
 
+Version = tuple[int, ...] | None
+
 
 def read_source(path: str) -> list[str]:
     """The lines of a file; none where it is no readable source, or larger than 2 MB."""
@@ -85,15 +87,32 @@ class SourceFile:
 
 
 class SourceFiles:
-    """The source files of one node during one snapshot."""
+    """The source files of one node; each is as it was when a snapshot first needed it."""
 
     def __init__(self) -> None:
-        self._known: dict[str, SourceFile] = {}
+        self._known: dict[str, tuple[Version, SourceFile]] = {}
+        self._current: set[str] = set()
+
+    def begin_snapshot(self) -> None:
+        """Have files that change from now on be read again."""
+        self._current.clear()
 
     def file(self, path: str) -> SourceFile:
         """The file of this absolute path."""
-        if path not in self._known:
+        if path not in self._current:
             if len(self._known) >= MAX_FILES:
                 self._known.clear()
-            self._known[path] = SourceFile(path)
-        return self._known[path]
+            version = version_of(path)
+            known, file = self._known.get(path, (None, None))
+            self._known[path] = version, file if file and version and version == known else SourceFile(path)
+            self._current.add(path)
+        return self._known[path][1]
+
+
+def version_of(path: str) -> Version:
+    """What changes with the content of a file; None where there is no file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size

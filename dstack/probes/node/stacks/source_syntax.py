@@ -54,9 +54,9 @@ class FileNames:
 
 def _flags(lines: Sequence[str]) -> frozenset[str]:
     """The events that only code of threads sets; none in a file that makes callbacks of another kind."""
-    telling = [line for line in lines if "Event" in line or ".set" in line or CALLBACKS.search(line)]
-    if any(map(CALLBACKS.search, telling)):
+    if any(map(CALLBACKS.search, lines)):
         return frozenset()
+    telling = [line for line in lines if "Event" in line or ".set" in line]
     events = {match[1] or match[2] for line in telling for match in EVENTS.finditer(line)}
     several = (match for line in telling if (match := SEVERAL_EVENTS.match(line)))
     events.update(name.strip().rpartition(".")[2] for match in several for name in match[1].split(","))

@@ -146,3 +146,22 @@ def test_showing_a_snapshot_opens_no_file_that_it_names(folder: Path, program: s
     opened = done.stderr.decode().splitlines()[-1]
     assert str(file) in opened
     assert not [name for name in named if f'"{name}"' in opened]
+
+
+def test_a_file_is_read_again_in_the_next_snapshot_if_it_has_changed(tmp_path: Path) -> None:
+    files, path = SourceFiles(), tmp_path / "program.py"
+    path.write_text("first = 1\n")
+    before = files.file(str(path))
+    assert before.lines[0] == "first = 1"
+
+    path.write_text("second = 2\n")
+    assert files.file(str(path)) is before
+    files.begin_snapshot()
+    after = files.file(str(path))
+    files.begin_snapshot()
+
+    assert after.lines[0] == "second = 2"
+    assert files.file(str(path)) is after
+    path.unlink()
+    files.begin_snapshot()
+    assert files.file(str(path)).lines == []
