@@ -121,7 +121,7 @@ def _channel(objects: Objects, address: int) -> GraphChannel:
     ``buffers`` is 0 if the capacity is unknown: the channel may be of an unknown kind.
     """
     if objects.is_a(address, CACHED):
-        address = objects.attributes(address).get("_inner_channel", 0)
+        address = objects.find_attribute(address, "_inner_channel")
     attributes = objects.attributes(address)
     several = attributes.get("_reader_and_node_list")
     if several is None:  # values that stay in their process

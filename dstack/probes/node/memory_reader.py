@@ -265,7 +265,7 @@ class MemoryReader:
         pool = [thread for thread in process.threads if thread.os_thread_id != self._request.pid]
         if runs_methods(pool) or any(map(is_event_loop, pool)):
             with contextlib.suppress(UnreadableMemory):
-                return concurrency_groups(process.modules, process.objects)
+                return concurrency_groups(process)
         return None
 
     def _labels(self, process: PythonProcess) -> dict[str, str]:

@@ -87,17 +87,22 @@ def runs_methods(threads: Iterable[AnyThread]) -> bool:
     return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread.frames)
 
 
-def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
+def concurrency_groups(process: PythonProcess) -> dict[str, str] | None:
     """The groups by method, as declared with ``@ray.method(concurrency_group=...)``, of a worker's actor; None without.
 
-    Ray sets the group's name as an attribute of the function (2.46 and 2.60). Raises :class:`UnreadableMemory`.
+    Ray sets the group's name as an attribute of the function (2.46 and 2.60). They are read once for an actor and its
+    class. Raises :class:`UnreadableMemory`.
     """
-    instance = actor_instance(modules, objects)
+    objects = process.objects
+    instance = actor_instance(process.modules, objects)
     if instance is None:
         return None
-    methods = objects.class_attributes(instance).items()
-    groups = {name: objects.attributes(one).get(GROUP) for name, one in methods if objects.is_a(one, "function")}
-    return {name: objects.text(group) for name, group in groups.items() if group}
+    key = instance, *objects.class_version(instance)
+    if key not in process.known.groups:
+        methods = objects.class_attributes(instance).items()
+        groups = {name: objects.find_attribute(one, GROUP) for name, one in methods if objects.is_a(one, "function")}
+        process.known.groups[key] = {name: objects.text(group) for name, group in groups.items() if group}
+    return process.known.groups[key]
 
 
 def actor_instance(modules: Modules, objects: Objects) -> int | None:
@@ -106,7 +111,7 @@ def actor_instance(modules: Modules, objects: Objects) -> int | None:
     Ray's worker keeps its single instance, also while it is idle. Raises :class:`UnreadableMemory`.
     """
     worker = modules.lookup("ray._private.worker", "global_worker")
-    actors = objects.attributes(worker).get("actors") if worker else None
+    actors = objects.find_attribute(worker, "actors") if worker else 0
     instances = objects.entries(actors) if actors else []
     return instances[0][1] if len(instances) == 1 else None
 

@@ -77,7 +77,7 @@ def _ref_of_generator(objects: Objects, waitable: int) -> int:
     """The address of the ref of a generator's task, or of the given ObjectRef itself."""
     if not objects.is_a(waitable, GENERATOR):
         return waitable
-    return objects.attributes(waitable).get("_generator_ref", 0)
+    return objects.find_attribute(waitable, "_generator_ref")
 
 
 def refs_of(objects: Objects, waitables: Sequence[int]) -> list[int]:

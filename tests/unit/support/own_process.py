@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import gc
 import os
 
 from dstack.probes.node.asyncio.event_loops import ALL_TASKS
+from dstack.probes.node.cpython.hashes import SECRET_BYTES, Hashes
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import Frames
@@ -29,9 +31,17 @@ def own_layout() -> CPythonLayout:
         return own_interpreter().layout(memory)
 
 
+@functools.cache
+def own_hashes() -> Hashes:
+    """The hashes of names in this process."""
+    address = own_interpreter().hash_secret()
+    assert address is not None
+    return Hashes(ctypes.string_at(address, SECRET_BYTES))
+
+
 def own_objects(memory: ProcessMemory) -> Objects:
     """The objects in this memory."""
-    return Objects(memory, own_layout())
+    return Objects(memory, own_layout(), own_hashes())
 
 
 def own_frames(memory: ProcessMemory) -> Frames:

@@ -116,7 +116,7 @@ class AwaitTargets:
 
     def _for_group(self, frame: MemoryFrame, site: Site) -> Call | None:
         """The exit of a task group: all of its tasks must end, and one that fails cancels the others."""
-        tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
+        tasks = self._objects.find_attribute(frame.local("self"), "_tasks")
         return self._for_needs(replace(self._sources.all_of(self._objects.set_items(tasks)), fails_fast=True), site)
 
     def _sets_messages(self, chain: AwaitChain) -> MemoryFrame | None:

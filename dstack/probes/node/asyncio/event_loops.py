@@ -162,8 +162,8 @@ class EventLoops:
         """
         if loop not in self._hears:
             try:
-                selector = self._objects.attributes(loop).get("_selector", 0)
-                watched = self._objects.attributes(selector).get(WATCHED, 0)
+                selector = self._objects.find_attribute(loop, "_selector")
+                watched = self._objects.find_attribute(selector, WATCHED)
                 self._hears[loop] = len(list(itertools.islice(self._objects.entries(watched), 2))) > 1
             except UnreadableMemory:
                 self._hears[loop] = True
@@ -204,7 +204,7 @@ class EventLoops:
     def _timer_handles(self, loop: int) -> Iterator[int]:
         """The handles of a loop's timers: in a list, or in the C field of uvloop that is a set of them."""
         with contextlib.suppress(UnreadableMemory):
-            if scheduled := self._objects.attributes(loop).get("_scheduled"):
+            if scheduled := self._objects.find_attribute(loop, "_scheduled"):
                 yield from self._objects.items(scheduled)
                 return
         with contextlib.suppress(UnreadableMemory):
@@ -235,7 +235,7 @@ class EventLoops:
     def _ready(self, loop: int) -> int:
         """The queue of a loop's next calls: an attribute, or a C field of uvloop, whose only deque it is."""
         with contextlib.suppress(UnreadableMemory):
-            if ready := self._objects.attributes(loop).get("_ready"):
+            if ready := self._objects.find_attribute(loop, "_ready"):
                 return ready
         found = {word for word in self.fields(loop) if self._objects.is_a(word, "collections.deque")}
         return found.pop() if len(found) == 1 else 0

@@ -91,7 +91,7 @@ class FutureSources:
         if not self._objects.is_kind_of(future, FUTURE):
             raise UnreadableMemory(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
-            children = self._objects.items(self._objects.attributes(future).get("_children", 0))
+            children = self._objects.items(self._objects.find_attribute(future, "_children"))
             fails_fast = not self._returns_exceptions(children)
             return replace(self.all_of(children, depth + 1), site=GATHER, fails_fast=fails_fast)
         for function in self._callbacks(future):
@@ -253,7 +253,7 @@ class FutureSources:
         with contextlib.suppress(UnreadableMemory):
             for batch in self._items(frame.local("sub_batches")):
                 for request in self._items(batch):
-                    if future := self._objects.attributes(request).get("future"):
+                    if future := self._objects.find_attribute(request, "future"):
                         yield future
 
     def _items(self, address: int) -> Iterable[int]:

@@ -11,6 +11,7 @@ import contextlib
 import struct
 from collections.abc import Collection, Iterator
 
+from dstack.probes.node.cpython.hashes import Hashes
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 
@@ -47,6 +48,10 @@ INLINE_VALUES, MANAGED_DICT, HEAP_TYPE = 1 << 2, 1 << 4, 1 << 9
 VALUES_3_11, DICT = -32, -24
 """The offsets, before an object with a managed dict, of its values (3.11 only) and its dict."""
 
+EMPTY, PERTURB_SHIFT = -1, 5
+"""The index of no entry in a dict, and by how many bits of a hash each further step of a search depends on more of it.
+In ``Objects/dictobject.c``."""
+MAX_PROBES = 1_000
 MAX_ITEMS = 1 << 20
 DEQUE_BLOCK = 64
 """The items in each block of a deque, between pointers to the previous and the next block."""
@@ -67,11 +72,15 @@ def reference(word: int) -> int:
 
 
 class Objects:
-    """The Python objects of one process, which has this ``layout``. Every method raises :class:`UnreadableMemory`."""
+    """The Python objects of one process, which has this ``layout``. Every method raises :class:`UnreadableMemory`.
 
-    def __init__(self, memory: ProcessMemory, layout: CPythonLayout) -> None:
+    With its ``hashes``, a name is found in a dict as CPython finds it, without reading all names.
+    """
+
+    def __init__(self, memory: ProcessMemory, layout: CPythonLayout, hashes: Hashes | None = None) -> None:
         self.memory = memory
         self.layout = layout
+        self.hashes = hashes
         self._version = layout.version
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
@@ -175,7 +184,7 @@ class Objects:
 
     def weak_items(self, address: int, most: int | None = None) -> Iterator[int]:
         """Addresses of the objects that a ``WeakSet`` refers to, of the ``most`` first ones; 0 for one that is gone."""
-        for reference in self.set_items(self.attributes(address).get("data", 0))[:most]:
+        for reference in self.set_items(self.find_attribute(address, "data"))[:most]:
             with contextlib.suppress(UnreadableMemory):
                 yield self.memory.pointer(reference + REFERENT)
 
@@ -236,10 +245,45 @@ class Objects:
 
     def attribute(self, address: int, name: str) -> int:
         """The address of one of an instance's attributes. Raises :class:`UnreadableMemory` where there is none."""
-        found = self.attributes(address).get(name)
+        found = self.find_attribute(address, name)
         if not found:
             raise UnreadableMemory(f"a {self.type_name(address)} without {name}")
         return found
+
+    def find_attribute(self, address: int, name: str) -> int:
+        """The address of one of an instance's attributes, 0 where there is none."""
+        return self._value_of(*self._attribute_table(address), name)
+
+    def value_of(self, address: int, name: str) -> int:
+        """The address of a dict's value under a name, 0 where there is none."""
+        return self._value_of(*self._table(address), name)
+
+    def _value_of(self, keys: int, values: int, name: str) -> int:
+        if self.hashes is None or not keys:
+            return self._named(keys, values).get(name, 0)
+        start, _, width = self._keys(keys)
+        place = self._place(keys, name, self.hashes.of(name))
+        if place is None:
+            return 0
+        return self.memory.pointer(values + 8 * place if values else start + 8 * (width * place + width - 1))
+
+    def _place(self, keys: int, name: str, hashed: int) -> int | None:
+        """The position of a name in a dict, which its hash leads to; None where there is none."""
+        start, count, width = self._keys(keys)
+        indices = keys + (40 if self._version == (3, 10) else 32)
+        size = self.memory.int64(keys + 8) if self._version == (3, 10) else 1 << self.memory.read(keys + 8, 1)[0]
+        index_bytes = (start - indices) // size
+        slot, perturbed = hashed % size, hashed
+        for _ in range(min(size, MAX_PROBES)):
+            index = self.memory.read(indices + index_bytes * slot, index_bytes)
+            place = int.from_bytes(index, "little", signed=True)
+            if place == EMPTY:
+                return None
+            if 0 <= place < count and self._is_text(self.memory.pointer(start + 8 * (width * (place + 1) - 2)), name):
+                return place
+            perturbed >>= PERTURB_SHIFT
+            slot = (5 * slot + perturbed + 1) % size
+        raise UnreadableMemory("a dict in which a search does not end")
 
     def attributes(self, address: int) -> dict[str, int]:
         """The addresses of an instance's attributes, by name."""
@@ -275,6 +319,12 @@ class Objects:
             found = {**self.named(self.memory.pointer(kind + TYPE_DICT)), **found}
             kind = self.memory.pointer(kind + BASE)
         return found
+
+    def class_version(self, address: int) -> tuple[int, int, int]:
+        """The class of an instance, its dict, and the number of entries of that."""
+        kind = self.memory.pointer(address + TYPE)
+        table = self.memory.pointer(kind + TYPE_DICT)
+        return kind, table, self.size(table, "dict")
 
     def attribute_values(self, address: int) -> tuple[int, ...]:
         """The addresses of an instance's attributes, without their names, which take longer to read."""

@@ -15,6 +15,7 @@ from typing import TypeVar
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
+from dstack.probes.node.cpython.hashes import SECRET_BYTES, Hashes, is_own
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, Version
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import FrameChain, Frames, MemoryFrame, Step
@@ -42,6 +43,15 @@ KNOWN_FUNCTION = "_frozen_importlib", "_find_and_load", "<frozen importlib._boot
 def runtime_address() -> int:
     """The address of ``_PyRuntime`` in the reader's own process."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+
+
+def own_secret() -> int | None:
+    """The address of the secret of hashes in the reader's own process; None where its hashes are other ones."""
+    try:
+        address = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_Py_HashSecret"))
+    except ValueError:
+        return None
+    return address if is_own(ctypes.string_at(address, SECRET_BYTES)) else None
 
 
 def own_layout() -> CPythonLayout:
@@ -82,6 +92,7 @@ class OwnPython:
         self._lock = threading.Lock()
         self._has_known_layout = False
         self._place: tuple[proc.File, int] | None = None
+        self._secret: tuple[int | None] | None = None
 
     def require_known_layout(self) -> None:
         """Raise :class:`UnreadableMemory` where its layout is not in the table; checked until it succeeds once."""
@@ -96,6 +107,14 @@ class OwnPython:
             if self._place is None:
                 self._place = proc.place_in_file(runtime_address())
             return self._place
+
+    def distance_to_secret(self) -> int | None:
+        """The distance from ``_PyRuntime`` to the secret of hashes; None where it is not known. Found on first use."""
+        with self._lock:
+            if self._secret is None:
+                self._secret = (own_secret(),)
+            (address,) = self._secret
+        return None if address is None else address - runtime_address()
 
 
 class Interpreter:
@@ -142,6 +161,11 @@ class Interpreter:
             raise UnreadableMemory("it runs another build of Python than dstack")
         return file.start + place[1]
 
+    def hash_secret(self) -> int | None:
+        """The address of the secret of its hashes, None where that is not known."""
+        distance = None if self._identified() else self._own.distance_to_secret()
+        return None if distance is None else self.runtime() + distance
+
     def _identified(self) -> ForeignPython | None:
         if self._foreign and "unreadable" in self._foreign:
             raise UnreadableMemory(self._foreign["unreadable"])
@@ -164,8 +188,8 @@ def _require_known_function(memory: ProcessMemory, layout: CPythonLayout, runtim
 class Modules:
     """The modules of one process. Every method raises :class:`UnreadableMemory`.
 
-    ``places`` caches the position of a name in a dict, so that large dicts are searched once for a process. For a
-    missing name it has ``-1 - entries`` of the dict. Both are validated.
+    Where the hashes of its names are not known, ``places`` caches the position of a name in a dict, so that large dicts
+    are searched once for a process. For a missing name it has ``-1 - entries`` of the dict. Both are validated.
     """
 
     def __init__(self, objects: Objects, frames: Frames, places: dict[tuple[int, str], int] | None = None) -> None:
@@ -191,6 +215,8 @@ class Modules:
 
     def _value(self, table: int, name: str) -> int:
         """The address of the value under a name in a dict, 0 where there is none."""
+        if self._objects.hashes:
+            return self._objects.value_of(table, name)
         place = self._places.get((table, name))
         used = self._objects.size(table, "dict")
         if place == -1 - used:
@@ -215,7 +241,9 @@ V = TypeVar("V")
 class KnownPython:
     """What earlier readings have learned of a process; all of it is validated before use.
 
-    ``ranks`` are those of process groups, by what identifies the dict that has them.
+    ``ranks`` are those of process groups, by what identifies the dict that has them. ``groups`` are the concurrency
+    groups of an actor's methods, by what identifies the actor and its class.
+    ``hashes`` are those of names, by the secret that they depend on.
     ``pages`` are the addresses that the last one has read: the next one reads them first, in few system calls.
     ``os_thread_ids`` are the threads that ran Python. ``uncertain`` is what only one reading has learned, while the
     process ran: its pages were read one after another, so what was made in between may seem to have the content of
@@ -225,13 +253,22 @@ class KnownPython:
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
     ranks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
     pages: Collection[int] = field(default=(), compare=False)
     os_thread_ids: Collection[int] = field(default=(), compare=False)
     uncertain: KnownPython | None = field(default=None, compare=False)
+    hashes: dict[bytes, Hashes] = field(default_factory=dict, compare=False)
 
     def copy(self) -> KnownPython:
         """A copy, into which one reading writes what it learns."""
-        return replace(self, codes=dict(self.codes), places=dict(self.places), ranks=dict(self.ranks), uncertain=None)
+        return replace(
+            self,
+            codes=dict(self.codes),
+            places=dict(self.places),
+            ranks=dict(self.ranks),
+            groups=dict(self.groups),
+            uncertain=None,
+        )
 
     def keep(self, learned: KnownPython, *, is_certain: bool) -> None:
         """Keep what a reading has learned; unless it is certain, only what an uncertain one before has learned too."""
@@ -239,6 +276,7 @@ class KnownPython:
         _keep(learned.codes, self.codes, uncertain.codes, is_certain)
         _keep(learned.places, self.places, uncertain.places, is_certain)
         _keep(learned.ranks, self.ranks, uncertain.ranks, is_certain)
+        _keep(learned.groups, self.groups, uncertain.groups, is_certain)
 
 
 def _keep(learned: Mapping[K, V], kept: dict[K, V], uncertain: dict[K, V], is_certain: bool) -> None:
@@ -277,7 +315,14 @@ class PythonProcess:
     @cached_property
     def objects(self) -> Objects:
         """Its objects."""
-        return Objects(self.memory, self.layout)
+        return Objects(self.memory, self.layout, self._hashes())
+
+    def _hashes(self) -> Hashes | None:
+        address = self._interpreter.hash_secret()
+        if address is None:
+            return None
+        secret = self.memory.read(address, SECRET_BYTES)
+        return self.known.hashes.setdefault(secret, Hashes(secret))
 
     @cached_property
     def layout(self) -> CPythonLayout:
