@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 
+from dstack.analysis.evidence.polling_loops import is_retried
 from dstack.analysis.findings.kinds.stalled import StallCheck
 from dstack.analysis.findings.outside_waits import resting, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -16,7 +17,7 @@ from dstack.analysis.solve import reduction
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.model.diagnosis import Vertex
-from dstack.model.reading_plan import ReadingPlan
+from dstack.model.reading_plan import LONGEST_WATCHED_S, OUTLASTING, ReadingPlan
 from dstack.model.snapshot import Snapshot, actor_of_task
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.node import Cause
@@ -41,6 +42,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     repeating = _repeating(snapshot)
     pollers, suspected = _possible_polls(reduced, repeating)
     in_groups = [vertex for vertex in reduced.vertices.values() if _may_be_stuck_in_group(reduced, vertex)]
+    pollers = [vertex for vertex in pollers if _may_be_seen_to_poll(first, vertex)]
     polling = repeating.union(vertex.worker_id for vertex in pollers if vertex.worker_id)
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     outside = (*waits_outside(reduced), *(() if reduced.chains or reduced.stuck else resting(reduced)))
@@ -193,6 +195,19 @@ def _possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> t
     if more <= sleeping.keys() and not repeating:
         return [], []
     return [reduced.vertices[key] for key in more & candidates], [reduced.vertices[key] for key in at_worst]
+
+
+def _may_be_seen_to_poll(index: SampleIndex, vertex: Vertex) -> bool:
+    """Whether readings may show more than one wait: not where the first one does not time out until the last reading.
+
+    A wait that a library is known to retry needs none.
+    """
+    if vertex.wait is None or not vertex.wait.is_timed:
+        return True
+    if (vertex.wait.timeout_s or 0.0) * OUTLASTING <= LONGEST_WATCHED_S:
+        return True
+    execution = index.execution_of(vertex)
+    return execution is not None and is_retried(index.snapshot.frames_of(execution))
 
 
 def _may_sleep(reduced: ReducedGraph, vertex: Vertex) -> bool:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dstack.collecting.collector import LONGER, Terms
 from dstack.errors import ClusterError, UsageError
 from dstack.files.snapshot_file import dumps
-from dstack.model.reading_plan import ReadingPlan
+from dstack.model.reading_plan import LONGEST_WATCHED_S, OUTLASTING, ReadingPlan
 from dstack.model.snapshot import Snapshot
 from dstack.probes.cluster import ClusterProbe, poll_cluster
 from dstack.probes.node_access.node_readers import ProbeSession
@@ -30,8 +30,6 @@ FIRST_SHARE = 0.65
 WATCHED_S = 1.0
 """How long possibly stuck or polling workers are observed between both samples."""
 SETTLED_WITHIN_S = 15.0
-LONGEST_WATCHED_S = 6.5
-"""The longest such time, for a wait with a long timeout, which must time out meanwhile."""
 WATCHED_SHARE = 0.25
 """The largest part of the remaining time for this."""
 READ_EVERY_S = 0.2
@@ -107,7 +105,7 @@ def _watch(
 def _watched_s(interest: ReadingPlan, left_s: float) -> float:
     """The time in which the timeouts of polls pass, except those that are too long."""
     most_s = min(LONGEST_WATCHED_S, left_s * WATCHED_SHARE)
-    outlasting = (timeout_s * 1.25 for timeout_s in interest.timeouts_s)
+    outlasting = (timeout_s * OUTLASTING for timeout_s in interest.timeouts_s)
     return min(most_s, max((WATCHED_S, *(seconds for seconds in outlasting if seconds <= most_s))))
 
 

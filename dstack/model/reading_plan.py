@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LONGEST_WATCHED_S = 6.5
+"""The longest time in which pollers are read again and again."""
+OUTLASTING = 1.25
+"""How many times the timeout of a wait this must take to show that the wait is one of many."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadingPlan:
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
+    Something polls if it waits again after its timeout, so ``pollers`` are those whose timeouts may pass meanwhile.
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
     pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
     for the start of a worker, ``has_waits`` that anything waits at all.

@@ -77,6 +77,11 @@ def find_polling_loops(snapshot: Snapshot, progress: JobProgress) -> Polls:
     return dict(_Finder(snapshot, samples, progress).polls())
 
 
+def is_retried(frames: Iterable[Frame]) -> bool:
+    """Whether a library is known to retry a call after its timeout, by the frames of who is in the call."""
+    return any(frame.file.endswith(train.RETRYING) for frame in frames)
+
+
 def moved_workers(samples: Sequence[Sample], routine: RoutineCalls) -> set[str]:
     """The workers that executed or submitted a task, or whose task ended; routine calls do not count."""
     shown: dict[str, set[object]] = defaultdict(set)
@@ -152,16 +157,13 @@ class _Finder:
         if any(isinstance(call.need, (Unreadable, HeldRefs)) for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
-        is_one = inside[-1].began_s - inside[0].ended_s <= longest_s and not self._is_retried(inside[-1].one)
+        is_short = inside[-1].began_s - inside[0].ended_s <= longest_s
+        is_one = is_short and not is_retried(self._snapshot.frames_of(inside[-1].one))
         if is_one or _runs_out(calls):
             return None  # it may be one call that has not timed out yet, or have a deadline of its own
         if self._does_more(several, inside):
             return None
         return self._poll(several, inside, calls[-1])
-
-    def _is_retried(self, one: Thread | Coroutine) -> bool:
-        """Whether a library is known to retry after a timeout."""
-        return any(frame.file.endswith(train.RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
         """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""

@@ -13,7 +13,15 @@ from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.second_sample import plan_readings
 from dstack.libraries.data import STATE
 from dstack.observed.processes import Frame, LoopBody
-from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
+from tests.unit.analysis.evidence.polling_scenes import (
+    ONLY_POLLS,
+    TRAIN_CONTROLLER,
+    Poller,
+    is_suspected,
+    nothing,
+    only_finding,
+    poller,
+)
 from tests.unit.scenes import APP, JOB, Scene, SceneProcess
 
 LOOP = LoopBody(first_line=4, last_line=9)
@@ -492,3 +500,22 @@ def test_a_thread_that_shows_no_frames_once_is_no_heartbeat_loop() -> None:
 
     assert monitor.key not in Evidence(snapshot).polls
     assert not is_suspected(diagnose(snapshot))
+
+
+@pytest.mark.parametrize(("timeout_s", "is_read"), [(5.0, True), (60.0, False)])
+def test_a_loop_is_read_several_times_only_if_its_timeout_may_pass_meanwhile(timeout_s: float, is_read: bool) -> None:
+    it = poller()
+    it.polls(timeout_s=timeout_s)
+
+    plan = plan_readings(it.scene.snapshot())
+
+    assert (it.actor.worker_id in plan.pollers, bool(plan.timeouts_s)) == (is_read, is_read)
+    assert it.actor.worker_id in plan.workers
+
+
+def test_a_wait_that_a_library_retries_is_read_several_times_whatever_its_timeout() -> None:
+    it = poller()
+    it.polls(timeout_s=60.0)
+    it.actor.threads[0].outer = (TRAIN_CONTROLLER,)
+
+    assert plan_readings(it.scene.snapshot()).pollers == {it.actor.worker_id}
