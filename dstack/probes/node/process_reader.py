@@ -13,6 +13,7 @@ import psutil
 
 from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
+from dstack.probes.node.cpython.code_objects import KnownPositions
 from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
@@ -42,6 +43,7 @@ class ProcessReader:
         self.origins = Origins()
         self._own = OwnPython()
         self._known: dict[int, KnownProcess] = {}
+        self._positions: KnownPositions = {}
         self._sudo_fails = False
 
     def read(self, process: TargetProcess, request: ReadRequest) -> ProcessReading:
@@ -84,7 +86,8 @@ class ProcessReader:
             files = proc.mapped_files(process.pid)
             interpreter = Interpreter(process.target.get("python"), self._own, files)
             language = language_of(files.values())
-            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, KnownPython(), language)
+            python = KnownPython(self._positions)
+            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, python, language)
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known
@@ -94,7 +97,9 @@ class ProcessReader:
         self._known = {pid: known for pid, known in self._known.items() if psutil.pid_exists(pid)}
         for known in self._known.values():
             if len(known.python.codes) > MAX_CODES:
-                known.python = KnownPython()
+                known.python = KnownPython(self._positions)
+        if len(self._positions) > MAX_CODES:
+            self._positions.clear()
 
     def _require_alive(self, process: TargetProcess) -> None:
         """Raise unless it is still the same process and runs the same program."""

@@ -73,17 +73,25 @@ class Code:
     lines: tuple[array[int], array[int]] | None = field(default=None, compare=False)
 
 
+KnownPositions = dict[tuple[object, ...], dict[tuple[int, str | None], CodePosition]]
+"""The positions of code, by all that they depend on, then by instruction, and by a name that is not the code's."""
+
+
 class CodeObjects:
     """The code objects of one process. Methods raise :class:`UnreadableMemory`.
 
-    ``known`` are those of an earlier sample by address; they are validated before use.
+    ``known`` are those of an earlier sample by address; they are validated before use. ``positions`` are those of equal
+    code, also of other processes.
     """
 
-    def __init__(self, objects: Objects, known: dict[int, Code] | None = None) -> None:
+    def __init__(
+        self, objects: Objects, known: dict[int, Code] | None = None, positions: KnownPositions | None = None
+    ) -> None:
         self._objects = objects
         self._memory = objects.memory
         self._layout = layout = objects.layout
         self._known = {} if known is None else known
+        self._positions = {} if positions is None else positions
         self._valid: dict[int, Code | None] = {}
         pointers = (layout.code_file, layout.code_function, layout.code_qualname or layout.code_function)
         fields = [(offset, "Q") for offset in (TYPE, *pointers, layout.code_lines, *layout.code_names)]
@@ -124,6 +132,8 @@ class CodeObjects:
         try:
             code.file, code.function, code.qualified = map(self._text, code.mark[1:4])
             code.table = self._line_table(code.mark[4])
+            content = (self._layout.version, code.file, code.function, code.qualified, code.table, code.mark[-2])
+            code.positions = self._positions.setdefault(content, code.positions)
         except UnreadableMemory:
             self._valid[code.address] = None
             return

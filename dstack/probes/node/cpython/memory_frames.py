@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.code_objects import Code, CodeObjects, StructFields
+from dstack.probes.node.cpython.code_objects import Code, CodeObjects, KnownPositions, StructFields
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, UnreadableMemory
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
@@ -136,12 +136,18 @@ class Frames:
     ``runtime`` is where the process has its ``_PyRuntime``.
     """
 
-    def __init__(self, objects: Objects, runtime: int, known: dict[int, Code] | None = None) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        runtime: int,
+        known: dict[int, Code] | None = None,
+        positions: KnownPositions | None = None,
+    ) -> None:
         self.objects = objects
         self._memory = objects.memory
         self._layout = objects.layout
         self._runtime = runtime
-        self.codes = CodeObjects(objects, known)
+        self.codes = CodeObjects(objects, known, positions)
         self._head = frame_head(objects.layout)
         self._places: dict[tuple[int, int], tuple[Code, int, CodePosition] | None] = {}
         self._without_code: set[int] = set()

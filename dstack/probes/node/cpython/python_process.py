@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.code_objects import Code
+from dstack.probes.node.cpython.code_objects import Code, KnownPositions
 from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.hashes import SECRET_BYTES, Hashes, is_own
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, Version
@@ -241,6 +241,7 @@ V = TypeVar("V")
 class KnownPython:
     """What earlier readings have learned of a process; all of it is validated before use.
 
+    ``positions`` are shared with other processes: workers run much of the same code.
     ``ranks`` are those of process groups, by what identifies the dict that has them. ``groups`` are the concurrency
     groups of an actor's methods, by what identifies the actor and its class.
     ``hashes`` are those of names, by the secret that they depend on.
@@ -250,6 +251,7 @@ class KnownPython:
     whatever was at its address before.
     """
 
+    positions: KnownPositions = field(default_factory=dict, compare=False)
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
     ranks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
@@ -332,7 +334,7 @@ class PythonProcess:
     @cached_property
     def frames(self) -> Frames:
         """Its frames."""
-        return Frames(self.objects, self._interpreter.runtime(), self.known.codes)
+        return Frames(self.objects, self._interpreter.runtime(), self.known.codes, self.known.positions)
 
     @cached_property
     def modules(self) -> Modules:

@@ -34,6 +34,7 @@ from dstack.probes.node.cpython.code_objects import (
     SIZES,
     Code,
     CodeObjects,
+    KnownPositions,
     StructFields,
     exception_table,
     lines,
@@ -174,6 +175,20 @@ def test_a_position_is_the_same_object_for_the_same_instruction(memory: ProcessM
     assert found.position(one, 10, "other") is found.position(one, 10, "other")
     assert found.position(one, 10, "other").qualified == "other"
     assert found.position(one, 10).qualified == getattr(code, "co_qualname", "wait")
+
+
+def test_equal_code_of_several_processes_has_the_same_positions(memory: ProcessMemory) -> None:
+    texts = ["def f():\n    return 1\n", "def f():\n    return 1\n", "\ndef f():\n    return 1\n"]
+    codes = [list(codes_in(compile(text, "same.py", "exec")))[-1] for text in texts]
+    positions: KnownPositions = {}
+    found = [CodeObjects(own_objects(memory), {}, positions) for _ in codes]
+
+    one, equal, other = (
+        objects.position(objects.code(id(code)), 2) for objects, code in zip(found, codes, strict=True)
+    )
+
+    assert one is equal
+    assert (one.line, other.line) == (2, 3)
 
 
 def test_many_code_objects_are_read_in_few_system_calls(memory: ProcessMemory) -> None:
