@@ -60,7 +60,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     return ReadingPlan(
         workers=workers,
         tasks=_tasks_of_interest(reduced),
-        may_be_stalled=bool(stalled or in_groups or outside),
+        may_be_stalled=bool(stalled or in_groups or any(_is_undecided(reduced, vertex) for vertex in outside)),
         pollers=polling,
         timeouts_s=tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait),
         waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
@@ -86,6 +86,17 @@ def _on_cpu(reduced: ReducedGraph, chain: OpenChain) -> Iterator[str]:
 def _is_unexplained(key: Key) -> bool:
     """Whether something waits for a worker, though nothing shows what delays that."""
     return isinstance(key, UnknownKey) and key.what in UNEXPLAINED
+
+
+def _is_undecided(reduced: ReducedGraph, outside: Vertex) -> bool:
+    """Whether it matters for the verdict that nothing moves while it waits for what is outside of Ray.
+
+    Not beside a deadlock in its job; unless it wakes by itself, which may end the deadlock.
+    """
+    if outside.wait is None or outside.wait.is_timed:
+        return True
+    job = reduced.job_of(outside)
+    return job is None or job not in reduced.jobs_of(reduced.stuck)
 
 
 def _may_be_stuck_in_group(reduced: ReducedGraph, vertex: Vertex) -> bool:

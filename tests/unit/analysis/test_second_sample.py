@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dstack.analysis.second_sample import plan_readings
 from dstack.model.snapshot import Bundle, Snapshot
 from tests.unit.analysis.findings.kinds.small_findings import ring
-from tests.unit.scenes import Scene
+from tests.unit.scenes import JOB, Scene
 
 
 def test_without_a_first_sample_nothing_is_read_again() -> None:
@@ -51,3 +53,25 @@ def test_waiters_of_unobserved_vertices_are_of_interest() -> None:
     scene.driver()
 
     assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
+
+
+@pytest.mark.parametrize(
+    ("in_job", "timeout_s", "is_watched"), [(JOB, None, False), (JOB, 60.0, True), ("02000000", None, True)]
+)
+def test_a_wait_for_what_is_outside_is_not_watched_beside_a_deadlock_of_its_job(
+    in_job: str, timeout_s: float | None, is_watched: bool
+) -> None:
+    scene = Scene()
+    ring(scene, "Left", "Right")
+    scene.driver(job_id=in_job).is_in("threading.Event.wait", "0x1", timeout_s=timeout_s)
+
+    plan = plan_readings(scene.snapshot())
+
+    assert (plan.has_waits, plan.may_be_stalled) == (True, is_watched)
+
+
+def test_a_wait_for_what_is_outside_is_watched_without_a_deadlock() -> None:
+    scene = Scene()
+    scene.driver().is_in("threading.Event.wait", "0x1")
+
+    assert plan_readings(scene.snapshot()).may_be_stalled
