@@ -9,7 +9,7 @@ FORMATTER := .venv-format
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility search bench performance soak record docs
+.PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility search bench regress performance soak record docs
 .PHONY: package clean
 
 demo: $(READY)
@@ -55,6 +55,9 @@ search: $(READY)
 
 bench: $(READY)
 	for name in $(notdir $(basename $(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+regress: $(READY)
+	$(BIN)/python -m benchmarks.regress $(BASE)
 
 performance: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,performance]'

@@ -67,7 +67,7 @@ NUMBER = 25
 """The number of workers for the measurements with additional threads and of gaps."""
 THREADS, NONE = Shape(10, 20), Shape(0, 0)
 TICKING = 4
-WINDOW_S = 3.0
+WINDOW_S, WORK_S = 3.0, 0.3
 HAS_DASHBOARD = importlib.util.find_spec("aiohttp_cors") is not None
 """Whether ``ray[default]`` is installed."""
 NOTHING, SAMPLE, WARM, COLD = "not read", "dstack, warm sample", "dstack, warm snapshot", "`dstack check`, cold"
@@ -124,7 +124,7 @@ class Ring:
         actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
         ring = [actor.remote(threads) for _ in range(workers)]
         self._pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
-        self._ticking = ring[:TICKING]
+        self._members = ring
         ring[0].pass_token.remote()
         time.sleep(3)
         self.failures: Counter[str] = Counter()
@@ -208,9 +208,17 @@ class Ring:
 
     def gaps_ms(self, action: Action) -> list[float]:
         """The longest gaps of the ticking threads while the action was repeated."""
-        ray.get([member.start_ticking.remote(WINDOW_S) for member in self._ticking])
+        self._start_ticking(self._members[:TICKING], WINDOW_S)
         repeat(action, WINDOW_S)
-        return list(ray.get([member.longest_gap_ms.remote() for member in self._ticking]))
+        return list(ray.get([member.longest_gap_ms.remote() for member in self._members[:TICKING]]))
+
+    def work(self) -> None:
+        """Have all actors run for a moment, in threads besides the blocked ones."""
+        self._start_ticking(self._members, WORK_S)
+        ray.get([member.longest_gap_ms.remote() for member in self._members])
+
+    def _start_ticking(self, members: list[Any], duration_s: float) -> None:
+        ray.get([member.start_ticking.remote(duration_s) for member in members])
 
     def disturbed(self, action: Action) -> int:
         """The number of workers that were stopped, traced or signalled."""
