@@ -123,13 +123,13 @@ class Ring:
         self._token = connect(self.address).metadata
         actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
         ring = [actor.remote(threads) for _ in range(workers)]
-        self._pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
+        self.pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
         self._members = ring
-        ring[0].pass_token.remote()
+        self.passed = ring[0].pass_token.remote()
         time.sleep(3)
         self.failures: Counter[str] = Counter()
         self._probe = NodeProbe()
-        self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self._pids]
+        self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self.pids]
         self._options: SampleOptions = {
             "native": False,
             "locals": False,
@@ -162,7 +162,7 @@ class Ring:
         threads = [thread for process in answer.processes.values() for thread in process.threads]
         assert not answer.failures, answer.failures
         sites = [thread.call.site for thread in threads if thread.call]
-        assert sites.count("ray.get") == len(self._pids), sites
+        assert sites.count("ray.get") == len(self.pids), sites
         return answer
 
     def snapshot(self) -> Snapshot:
@@ -182,11 +182,11 @@ class Ring:
         assert verdict["verdict"] == "deadlock", done.stderr
 
     def ray_stack(self) -> None:
-        for pid in self._pids:
+        for pid in self.pids:
             py_spy(pid, "--native")
 
     def nonblocking(self) -> None:
-        for pid in self._pids:
+        for pid in self.pids:
             py_spy(pid, "--json", "--nonblocking")
 
     def agent(self) -> None:
@@ -194,13 +194,13 @@ class Ring:
         ip, _, port = json.loads(_internal_kv_get(AGENT_AT + node_id, namespace="dashboard"))
         with grpc.insecure_channel(f"{ip}:{port}") as channel:
             stub = reporter_pb2_grpc.ReporterServiceStub(channel)
-            for pid in self._pids:
+            for pid in self.pids:
                 reply = stub.GetTraceback(reporter_pb2.GetTracebackRequest(pid=pid), 30, self._token)
                 assert reply.success, reply.output
 
     def dashboard(self) -> None:
         ip = ray.util.get_node_ip_address()
-        for pid in self._pids:
+        for pid in self.pids:
             page = f"http://{self._dashboard}/worker/traceback?pid={pid}&ip={ip}&native=0"
             request = urllib.request.Request(page, headers=dict(self._token))
             with urllib.request.urlopen(request, timeout=30) as reply:
@@ -222,7 +222,7 @@ class Ring:
 
     def disturbed(self, action: Action) -> int:
         """The number of workers that were stopped, traced or signalled."""
-        return len(disturbed(self._pids, action))
+        return len(disturbed(self.pids, action))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""What a change costs: the benchmarks that matter, of two commits in turns on the same blocked workers.
+"""What a change costs: the benchmarks that matter, of two commits in turns on the same blocked workers and driver.
 
 The base is checked out beside this tree. A process of each commit keeps a session and takes samples and snapshots when
-it is told to; what a session's first snapshot costs is measured with new ones. Wall times on a shared machine vary by
+it is told to; what a session's first snapshot costs is measured with new ones. The driver waits for its actors, as in
+a hang. Wall times on a shared machine vary by
 half, CPU times by a tenth, so compare the ratios, which are medians over the rounds.
 
     make regress BASE=COMMIT
@@ -11,11 +12,14 @@ half, CPU times by a tenth, so compare the ratios, which are medians over the ro
 from __future__ import annotations
 
 import compileall
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,14 +27,16 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+import ray
 
 from benchmarks.bench_snapshot import Ring, ring_of
-from benchmarks.harness import Cost, Results, arguments, cost_of, spread
+from benchmarks.harness import Cost, Results, arguments, cost_of, py_spy, spread, target_process
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, WORKERS = 5, 25
 CHECK, NEW, SNAPSHOT = "`dstack check`, cold", "a session's first snapshot", "warm snapshot"
 SAMPLE, AFTER_RUN, RECORD = "warm sample", "sample after the workers ran", "1 s of a recording"
+POLL_S = 0.05
 LOOP = "`ray stack`'s loop"
 
 MEASURED = """
@@ -60,6 +66,71 @@ with ProbeSession() as session:
 """Measures what it is told to, with the code of one commit; prints wall time and CPU time."""
 
 
+def told(process: subprocess.Popen[str], what: str) -> str:
+    """The line that a process prints when it has done what it is told to."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{what}\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{what} could not be measured; the reason is above.")
+    return line
+
+
+class Hang:
+    """A driver in a process of its own, which waits for actors that wait for each other."""
+
+    def __init__(self, process: subprocess.Popen[str], orders: Path) -> None:
+        assert process.stdout is not None
+        self.address, self.pids = json.loads(process.stdout.readline())
+        self._orders = orders
+
+    def told(self, what: str) -> None:
+        """Have it do this, and wait until that is done."""
+        order = self._orders / what
+        order.touch()
+        while order.exists():
+            time.sleep(POLL_S)
+
+    def ray_stack(self) -> None:
+        """Print all stacks as `ray stack` does."""
+        for pid in self.pids:
+            py_spy(pid, "--native")
+
+
+@contextmanager
+def hanging(workers: int) -> Iterator[Hang]:
+    """Such a driver and its cluster."""
+    with tempfile.TemporaryDirectory() as folder, target_process("regress", workers, folder) as process:
+        found = Hang(process, Path(folder))
+        yield found
+        found.told("end")
+
+
+def hang(workers: int, orders: Path) -> None:
+    """Be the driver. Ray's own output goes to stderr.
+
+    A thread does what files ask for: one that waits for another process would be a further finding.
+    """
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with ring_of(workers) as ring:
+        print("ready", json.dumps([ring.address, ring.pids]), sep="\n", file=replies, flush=True)
+        threading.Thread(target=_obey, args=(ring, orders), daemon=True).start()
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(ring.passed)
+
+
+def _obey(ring: Ring, orders: Path) -> None:
+    while True:
+        for order, obey in {"work": ring.work, "end": ray.shutdown}.items():
+            if (orders / order).exists():
+                obey()
+                (orders / order).unlink()
+        time.sleep(POLL_S)
+
+
 class Commit:
     """The code of one commit, and a process with a session that runs it."""
 
@@ -69,7 +140,7 @@ class Commit:
         self._environment = {**os.environ, "PYTHONPATH": str(folder)}
         compileall.compile_dir(str(folder / "dstack"), quiet=1)  # as in an installation by pip
         self._session = self._begun()
-        self._told(self._session, "snapshot")
+        told(self._session, "snapshot")
 
     def close(self) -> None:
         """Ends its process."""
@@ -78,14 +149,14 @@ class Commit:
 
     def told(self, what: str) -> Cost:
         """The cost of a function of :data:`MEASURED` in the session that it keeps."""
-        return self._told(self._session, what)
+        return Cost(*json.loads(told(self._session, what)))
 
     def new(self) -> Cost:
         """The cost of the first snapshot of a new session, after its imports."""
         with self._begun() as process:
-            cost = self._told(process, "snapshot")
+            found = told(process, "snapshot")
             process.kill()
-        return cost
+        return Cost(*json.loads(found))
 
     def check(self) -> Cost:
         """The cost of a command from its start to its end."""
@@ -103,19 +174,9 @@ class Commit:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            bufsize=1,
             env=self._environment,
             cwd=self._folder,
         )
-
-    def _told(self, process: subprocess.Popen[str], what: str) -> Cost:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{what}\n")
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"The code in {self._folder} could not be measured; the reason is above.")
-        return Cost(*json.loads(line))
 
 
 @contextmanager
@@ -136,27 +197,27 @@ def measure(base: str, rounds: int, workers: int) -> Results:
     loops: list[Cost] = []
     with ExitStack() as stack:
         folder = stack.enter_context(checked_out(base))
-        ring = stack.enter_context(ring_of(workers))
-        commits = {"base": Commit(folder, ring.address), "head": Commit(ROOT, ring.address)}
+        driver = stack.enter_context(hanging(workers))
+        commits = {"base": Commit(folder, driver.address), "head": Commit(ROOT, driver.address)}
         for commit in commits.values():
             stack.callback(commit.close)
         for number in range(rounds):
             order = list(commits.items())[:: 1 if number % 2 else -1]
             for name, commit in order:
-                for what, cost in one_round(commit, ring):
+                for what, cost in one_round(commit, driver):
                     found[what][name].append(cost)
-            loops.append(cost_of(ring.ray_stack))
+            loops.append(cost_of(driver.ray_stack))
     return as_table(f"{base} and this tree", workers, found, loops)
 
 
-def one_round(commit: Commit, ring: Ring) -> Iterator[tuple[str, Cost]]:
+def one_round(commit: Commit, driver: Hang) -> Iterator[tuple[str, Cost]]:
     """One measurement of each figure."""
     yield CHECK, commit.check()
     yield NEW, commit.new()
     yield SNAPSHOT, commit.told("snapshot")
     yield SAMPLE, commit.told("sample")
     yield RECORD, commit.told("record")
-    ring.work()
+    driver.told("work")
     yield AFTER_RUN, commit.told("sample")
 
 
@@ -194,7 +255,10 @@ def main() -> None:
     if len(sys.argv) < 2 or not sys.argv[1]:
         raise SystemExit("Name the commit to compare with: make regress BASE=COMMIT")
     base = sys.argv.pop(1)
-    measure(base, *arguments(ROUNDS, WORKERS)).show()
+    if base == "target":
+        hang(int(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        measure(base, *arguments(ROUNDS, WORKERS)).show()
 
 
 if __name__ == "__main__":
