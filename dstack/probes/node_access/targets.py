@@ -40,6 +40,7 @@ from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import runtime_address
 from dstack.probes.node.procfs.proc import Mapping, address_in, mapped_files, mappings
 from dstack.probes.node.ray_memory import library_of
+from dstack.probes.node_access.elf import Elf
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
 R_X86_64_DTPMOD64 = 16
 _RELOCATION = struct.Struct("<QQq")
 """A relocation: offset, info (type and symbol) and addend."""
+_SYMBOL = struct.Struct("<8xQ")
+"""A symbol, as far as its value."""
 _OWN_MODULE = struct.pack("<Q", R_X86_64_DTPMOD64)
 
 
@@ -67,18 +70,15 @@ def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | N
     """Addresses relative to the library's load address, or None if it has no such symbol.
 
     ``note_at`` and ``note``: its build id; ``module_at``: where the loader has put the library's thread-local module
-    number; ``offset``: of the pointer in that module's block. 0.05 s of CPU time, most of it for loading pyelftools.
+    number; ``offset``: of the pointer in that module's block.
     """
-    from elftools.common.exceptions import ELFError  # loaded here, in a background thread
-    from elftools.elf.elffile import ELFFile
-
     path = library or _installed()
     if path is None:
         return None
     try:
         with path.open("rb") as file:
-            return _layout(ELFFile(file))
-    except (OSError, ELFError, ValueError, LookupError, struct.error, AttributeError, StopIteration):
+            return _layout(Elf(file))
+    except (OSError, ValueError, LookupError, struct.error):
         return None
 
 
@@ -99,12 +99,12 @@ def _installed() -> Path | None:
     return next((path for folder in folders if (path := Path(folder) / "_raylet.so").exists()), None)
 
 
-def _layout(library: Any) -> wire.ThreadContext:
-    note = next(library.iter_segments("PT_NOTE"))
+def _layout(library: Elf) -> wire.ThreadContext:
+    address, note = library.note()
     return {
-        "note_at": note["p_vaddr"],
-        "note": note.data().hex(),
-        "module_at": _module_slot(library.get_section_by_name(".rela.dyn").data()),
+        "note_at": address,
+        "note": note.hex(),
+        "module_at": _module_slot(library.data(library.section(b".rela.dyn"))),
         "offset": _offset(library),
     }
 
@@ -121,23 +121,23 @@ def _module_slot(relocations: bytes) -> int:
     return int(_RELOCATION.unpack_from(relocations, at - offset_of_info)[0])
 
 
-def _offset(library: Any) -> int:
+def _offset(library: Elf) -> int:
     """The symbol in the loader's small table, which has it in all known wheels; else in the large one."""
     try:
-        return _symbol(library, ".dynsym")
-    except (AttributeError, ValueError):
-        return _symbol(library, ".symtab")
+        return _symbol(library, b".dynsym")
+    except ValueError:
+        return _symbol(library, b".symtab")
 
 
-def _symbol(library: Any, table_name: str) -> int:
+def _symbol(library: Elf, table_name: bytes) -> int:
     """Finds a symbol by the offset of its name in the string table: a walk through 100,000 symbols takes seconds."""
-    symbols = library.get_section_by_name(table_name)
-    name = library.get_section(symbols["sh_link"]).data().index(b"\0" + THREAD_CONTEXT + b"\0") + 1
-    table, size = symbols.data(), symbols["sh_entsize"]
+    symbols = library.section(table_name)
+    name = library.data(library.sections[symbols.link]).index(b"\0" + THREAD_CONTEXT + b"\0") + 1
+    table, size = library.data(symbols), symbols.entry_size
     at = table.index(struct.pack("<I", name))
     while at % size:
         at = table.index(struct.pack("<I", name), at + 1)
-    return int(symbols.get_symbol(at // size)["st_value"])
+    return int(_SYMBOL.unpack_from(table, at)[0])
 
 
 def targets(workers: Iterable[Worker]) -> list[wire.ReadTarget]:
