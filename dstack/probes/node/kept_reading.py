@@ -7,11 +7,12 @@ where time goes; it proves no wait, so :func:`can_reuse` excludes samples that d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
 from dstack.observed.calls import REF_CALLS
+from dstack.probes.node.cpython.memory_frames import Step
 from dstack.probes.node.target_process import ProcessReading, ThreadReading
 from dstack.probes.node.thread_stacks import TextFrame, is_event_loop
 from dstack.probes.node.wire import SampleOptions
@@ -31,7 +32,7 @@ class KeptReading:
 
     ``marks`` are those of its threads by OS id, empty for one that ran meanwhile. ``states`` are the addresses of its
     thread states by Python's id, ``unreadable`` the reasons of unread waits by OS id. ``with_locals``: it has locals.
-    ``pages`` are those from which the last threads were read again.
+    ``pages`` are those from which the last threads were read again, ``steps`` the frames of threads by Python's id.
     """
 
     reading: ProcessReading
@@ -40,6 +41,7 @@ class KeptReading:
     unreadable: Mapping[int, str]
     with_locals: bool
     began: float
+    steps: Mapping[int, Sequence[Step]]
     pages: Collection[int] = ()
 
     @classmethod
@@ -49,25 +51,41 @@ class KeptReading:
         before: Mapping[int, str],
         states: Mapping[int, int],
         unreadable: Mapping[int, str],
+        steps: Mapping[int, Sequence[Step]],
         *,
         with_locals: bool,
         began: float,
     ) -> KeptReading:
         """A reading to keep; ``before`` are the marks of its threads when it began."""
         reading = replace(reading, threads=[_without_memory(one) for one in reading.threads])
-        return cls(reading, _marks(reading, before), states, unreadable, with_locals, began)
+        return cls(reading, _marks(reading, before), states, unreadable, with_locals, began, steps)
 
     def is_for(self, options: SampleOptions, now: float) -> bool:
         """Whether a sample with these options may use it at this ``time.monotonic()``."""
         return now < self.began + KEPT_S and self.with_locals == options["locals"]
 
-    def to_read(self, marks: Mapping[int, str]) -> list[ThreadReading] | None:
-        """The threads to read again, by their current marks; None if an event loop ran, which has many coroutines."""
-        ran = [one for one in self.reading.threads if not self._is_unmoved(one, marks)]
-        if any(map(self._runs_loop, ran)):
-            return None
+    def ran(self, marks: Mapping[int, str]) -> list[ThreadReading] | None:
+        """The threads that have run, by their current marks; None if an event loop did, which has many coroutines."""
+        found = [one for one in self.reading.threads if not self._is_unmoved(one, marks)]
+        return None if any(map(self._runs_loop, found)) else found
+
+    def to_read(self, ran: Collection[ThreadReading]) -> list[ThreadReading]:
+        """The threads to read again if these have run, and have done something."""
         inside = [one for one in self.reading.threads if _waits_inside(one) and not self._runs_loop(one)] if ran else []
         return [one for one in self.reading.threads if one in ran or one in inside or _wakes(one)]
+
+    def idle(self, threads: Iterable[ThreadReading]) -> dict[int, int]:
+        """The addresses of the states of those threads that execute no task: Ray wakes them, and they run no Python.
+
+        While the frames of such a thread are the same, at the same instructions, it has nothing else to show.
+        """
+        of_ray = (one for one in threads if one.role in ("task", "ray") and not (one.call or one.task_id))
+        idle = (one.thread.thread_id for one in of_ray)
+        return {thread_id: self.states[thread_id] for thread_id in idle if thread_id in self.states}
+
+    def with_marks(self, marks: Mapping[int, str]) -> KeptReading:
+        """It at a later time, at which no thread shows anything else."""
+        return replace(self, marks=_marks(self.reading, marks))
 
     def _is_unmoved(self, one: ThreadReading, marks: Mapping[int, str]) -> bool:
         mark = self.marks.get(one.thread.os_thread_id)
@@ -79,12 +97,16 @@ class KeptReading:
         return is_event_loop(one.thread) or one.thread.thread_id in of_coroutines
 
     def with_threads(
-        self, again: Mapping[int, ThreadReading | None], marks: Mapping[int, str], pages: Collection[int]
+        self,
+        again: Mapping[int, ThreadReading | None],
+        marks: Mapping[int, str],
+        pages: Collection[int],
+        steps: Mapping[int, Sequence[Step]],
     ) -> KeptReading:
         """It with new readings of some threads by Python's id, made from these pages; None for a thread that ended."""
         threads = [again.get(one.thread.thread_id, one) for one in self.reading.threads]
         reading = replace(self.reading, threads=[_without_memory(one) for one in threads if one])
-        return replace(self, reading=reading, marks=_marks(reading, marks), pages=pages)
+        return replace(self, reading=reading, marks=_marks(reading, marks), pages=pages, steps={**self.steps, **steps})
 
 
 def _marks(reading: ProcessReading, marks: Mapping[int, str]) -> dict[int, str]:
@@ -112,6 +134,8 @@ def are_alike(before: Sequence[ProcessReading], now: Sequence[ProcessReading]) -
 
 
 def _is_alike(before: ProcessReading, now: ProcessReading) -> bool:
+    if before is now:
+        return True
     are_loops = before.loops is now.loops or not (now.loops and (now.loops.coroutines or now.loops.on_threads))
     return are_loops and [*map(_shown, before.threads)] == [*map(_shown, now.threads)]
 

@@ -157,7 +157,13 @@ class MemoryReader:
         if can_reuse(self._request.options):
             with_locals = self._request.options["locals"]
             self._known.kept = KeptReading.of(
-                reading, before, known_states, self._unreadable, with_locals=with_locals, began=began
+                reading,
+                before,
+                known_states,
+                self._unreadable,
+                {one.thread.thread_id: one.steps for one in states},
+                with_locals=with_locals,
+                began=began,
             )
         return reading
 
@@ -167,19 +173,26 @@ class MemoryReader:
         if kept is None or not can_reuse(options) or not kept.is_for(options, time.monotonic()):
             return None
         before = self._marks = marks_off_cpu(self._request.pid, kept.marks)
-        to_read = kept.to_read(before)
-        if to_read is None:
+        ran = kept.ran(before)
+        if ran is None:
             return None
         self._has_tasks, self._loops, self._unreadable = kept.reading.has_tasks, kept.reading.loops, {**kept.unreadable}
         with self._process(before, kept.states, kept.pages) as process:
             if process.frames.threads != kept.states:
                 return None
+            chains = process.frames.chains(kept.idle(ran))
+            idle = {thread_id for thread_id, chain in chains.items() if chain.steps == kept.steps[thread_id]}
+            to_read = kept.to_read([one for one in ran if one.thread.thread_id not in idle])
             states = [self._state_again(process, _without_frames(one.thread)) for one in to_read]
             pages = list(process.memory.pages)
+        if not states:
+            self._known.kept = kept.with_marks(before)
+            return kept.reading
         if any(ASYNCIO in frame.file for state in states for frame in state.thread.frames):
             return None  # it may have begun to run an event loop
         again = self._read_stable(states, kept.states, before)
-        self._known.kept = kept = kept.with_threads(again, before, pages)
+        steps = {one.thread.thread_id: one.steps for one in states}
+        self._known.kept = kept = kept.with_threads(again, before, pages, steps)
         return replace(kept.reading, problems=list(self._problems(kept.reading.threads)))
 
     def _read_stable(
