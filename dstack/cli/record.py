@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,11 @@ DEFAULT_S = 10.0
 DEFAULT_HZ = 20.0
 FORMATS = (".folded", ".txt", ".speedscope.json", ".html", ".json", ".json.gz")
 """The suffixes of files, each a format; the longest one that fits counts."""
+FEW = 0.01
+"""With a smaller share of samples that show code of the application, its waits are more than what it runs."""
+NOTHING_RAN = "Nothing of the application ran in these {:.1f} s, so nothing was saved."
+WAITS_NOW = "Its threads and coroutines are now:"
+NEXT_FOR_WAITS = "See where its time goes with: dstack profile{} -o profile.html"
 NEXT_STEPS = {
     ".speedscope.json": "Open it at https://www.speedscope.app, which reads it in the browser.",
     ".html": "Open it in a browser.",
@@ -72,6 +77,7 @@ def record(
     """Record which code runs on all nodes, as a flame graph.
 
     Samples the stacks of all workers, merged by node, class and rank. Ctrl-C ends it, and keeps what was recorded.
+    If nothing runs, it saves nothing, and says what waits.
     """
     suffix = format_of(output)
     require_new(output, force=force)
@@ -95,10 +101,16 @@ def record(
         raise Ended(received[0])
     if not recording.coverage.processes:
         raise _nothing(recording)
-    data = exported(recording, suffix)
-    with CleanUp():
-        write_file(output, data, force=force)
-    _note(recording, output, suffix)
+    from dstack.analysis.stacks.weighted_stacks import app_samples
+
+    samples = app_samples(recording)
+    if samples:
+        data = exported(recording, suffix)
+        with CleanUp():
+            write_file(output, data, force=force)
+    _note(recording, output, suffix, is_saved=samples > 0)
+    if samples < FEW * recording.coverage.taken and not received:
+        _say_what_waits(address, recording.options.job_id)
     if received and received[0] != signal.SIGINT:
         sys.exit(128 + received[0])
 
@@ -123,14 +135,16 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
         text = dumps(recording)
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
-    from dstack.analysis.stacks.weighted_stacks import recorded_stacks
-
-    stacks = recorded_stacks(recording, unfolded=suffix != ".html")
     if suffix == ".html":
+        from dstack.report.page.flame_section import flames_of_recording
         from dstack.report.page.pages import flame_page
         from dstack.report.summaries import recording_summary
 
-        return flame_page(stacks, f"Flame graph of {recording.address}", recording_summary(recording))
+        title = f"Flame graph of {recording.address}"
+        return flame_page(flames_of_recording(recording), title, recording_summary(recording))
+    from dstack.analysis.stacks.weighted_stacks import recorded_stacks
+
+    stacks = recorded_stacks(recording, unfolded=True)
     if suffix == ".speedscope.json":
         from dstack.report.stacks_files import speedscope
 
@@ -164,13 +178,16 @@ def _nothing(recording: Recording) -> ClusterError:
     return ClusterError("No process was recorded: the cluster has no workers or drivers, or none of the job.")
 
 
-def _note(recording: Recording, output: str, suffix: str) -> None:
+def _note(recording: Recording, output: str, suffix: str, *, is_saved: bool) -> None:
     """Say what was recorded, what was not, and what to do next."""
     from dstack.report.summaries import recording_summary, shortfalls
 
     for line in (recording_summary(recording), *shortfalls(recording)):
         click.echo(visible(line), err=True)
-    note_saved(output, suffix)
+    if is_saved:
+        note_saved(output, suffix)
+    else:
+        click.echo(NOTHING_RAN.format(recording.duration_s), err=True)
 
 
 def note_saved(output: str, suffix: str) -> None:
@@ -178,3 +195,20 @@ def note_saved(output: str, suffix: str) -> None:
     if output != STDOUT:
         hint = NEXT_STEPS.get(suffix, "Draw it with flamegraph.pl or inferno-flamegraph.").format(visible(output))
         click.echo(f"Saved. {hint}", err=True)
+
+
+def _say_what_waits(address: str | None, job_id: str | None) -> None:
+    """Say what the application does instead of running, from a snapshot, and which command profiles its waits."""
+    from dstack.cli.inputs import take_snapshot
+    from dstack.collecting.collector import Terms
+
+    with suppress(ClusterError):  # the cluster may have ended
+        snapshot = take_snapshot(address, Terms())
+        from dstack.analysis.views.all_stacks import ChosenStacks
+        from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+        from dstack.report.stacks_text import group_titles
+
+        titles = group_titles(ChosenStacks(AnalysedSnapshot.of(snapshot).stacks, job=job_id))
+        for line in (WAITS_NOW, *titles) if titles else ():
+            click.echo(visible(line), err=True)
+    click.echo(NEXT_FOR_WAITS.format(f" --address {visible(address)}" if address else ""), err=True)

@@ -36,6 +36,7 @@ ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "R
 SHOWN_PIDS = 10
 WIDTH = 120
 SHOWN_ABSENT = 10
+SHOWN_GROUPS = 10
 
 
 def short(function: str) -> str:
@@ -194,8 +195,7 @@ class _Merged:
 
     def tree(self, group: StackGroup) -> Tree:
         """A line with the number of stacks and where they are, and the merged stacks below."""
-        text = SafeText().append(f"{len(group.executions):,} × {group.name}", "bold").append("  ")
-        tree = Tree(text.append_text(positions_in_words(group.positions)), guide_style="dim")
+        tree = Tree(group_title(group), guide_style="dim")
         for branch in group.root.children:
             self._add(tree, branch, group.root)
         return tree
@@ -244,6 +244,19 @@ def _indented(lines: Sequence[Text], lead: str) -> Text:
     """The lines as one text; the first begins with ``lead``, the others with blanks in its place."""
     leads = (lead, *(" " * len(lead) for _ in lines[1:]))
     return Text("\n").join(SafeText(one, "bold").append_text(line) for one, line in zip(leads, lines, strict=True))
+
+
+def group_titles(chosen: ChosenStacks) -> list[str]:
+    """The largest groups by class, each as a line: how many executions it has, and where they are."""
+    groups = chosen.groups("class")
+    more = [f"and {plural(len(groups) - SHOWN_GROUPS, 'more class', 'more classes')}"] if groups[SHOWN_GROUPS:] else []
+    return [*(group_title(group).plain for group in groups[:SHOWN_GROUPS]), *more]
+
+
+def group_title(group: StackGroup) -> Text:
+    """``3 x actor Trainer  in ray.get at train.py:33``."""
+    text = SafeText().append(f"{len(group.executions):,} × {group.name}", "bold").append("  ")
+    return text.append_text(positions_in_words(group.positions))
 
 
 def position_in_words(position: StackPosition) -> str:

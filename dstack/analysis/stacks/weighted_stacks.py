@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
-from dstack.analysis.index.shown_frames import fold_imports, is_importer
+from dstack.analysis.index.shown_frames import fold_imports, is_importer, is_ray_core
 from dstack.analysis.stacks.app_threads import Execution, shown_step, step_of
 from dstack.analysis.stacks.icicle import Weights
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
@@ -80,6 +80,13 @@ def recorded_stacks(
     groups = [_groups(thread, by) for thread in recording.threads]
     stacks = ((groups[one.thread], paths[one.stack], one.samples) for one in recording.counts)
     return WeightedStacks.summed("recording", "samples", stacks)
+
+
+def app_samples(recording: Recording) -> int:
+    """The samples that show more than Ray's core and the standard library, of which threads run in every cluster."""
+    frames = [recording.frames_of(count) for count in recording.counts]
+    of_ray = [is_ray_core(each) or all(frame.origin == "stdlib" for frame in each) for each in frames]
+    return sum(count.samples for count, is_ray in zip(recording.counts, of_ray, strict=True) if not is_ray)
 
 
 def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:

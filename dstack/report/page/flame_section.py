@@ -269,6 +269,14 @@ def _task_time(data: ReportData, time: TaskTime) -> Flame:
 def _recording(name: str, recording: Recording, notes: tuple[str, ...]) -> Flame:
     return Flame(
         f"Recording {name} ({duration(recording.duration_s)})",
-        recorded_stacks(recording),
+        recorded_stacks(recording, whole=False),
         (f"{recording_summary(recording)}.", *shortfalls(recording), *notes),
     )
+
+
+def flames_of_recording(recording: Recording) -> list[Flame]:
+    """A recording with Ray's frames around the application's and imports folded, and with all frames."""
+    return [
+        Flame("Application frames", recorded_stacks(recording, whole=False)),
+        Flame("All frames", recorded_stacks(recording, unfolded=True)),
+    ]

@@ -16,7 +16,6 @@ from bokeh.embed import json_item
 from bokeh.resources import Resources
 from markupsafe import Markup
 
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.recording import Recording
 from dstack.report.page import (
@@ -115,7 +114,7 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
     )
 
 
-def flame_page(stacks: WeightedStacks, title: str, subtitle: str = "") -> bytes:
-    """The page, as UTF-8."""
-    section = section_of("flame", title, [Flame(title, stacks)])
+def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "") -> bytes:
+    """The page, as UTF-8; of several flame graphs the first is shown, and the reader can choose another."""
+    section = section_of("flame", title, flames)
     return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])

@@ -37,7 +37,7 @@ PLOT = (
 def page(browser: Any, tmp_path: Path) -> Any:
     """The page, once it is drawn."""
     path = tmp_path / "flame.html"
-    path.write_bytes(flame_page(STACKS, f"Recording {HOSTILE}", "100 samples"))
+    path.write_bytes(flame_page([Flame(HOSTILE, STACKS)], f"Recording {HOSTILE}", "100 samples"))
     open_page(browser, path)
     return browser
 

@@ -14,11 +14,13 @@ from dstack.analysis.stacks.weighted_stacks import (
     WeightedBranch,
     WeightedStacks,
     WeightedTree,
+    app_samples,
     by_function,
     recorded_stacks,
     stacks_of,
 )
 from dstack.model.profile import PathStep
+from dstack.observed.processes import Frame
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 
@@ -83,6 +85,16 @@ def test_stacks_begin_at_the_first_frame_of_the_application() -> None:
         ("train:6", "fetch:20", "ray_get:1"): 7,
         ("ray_main_loop:1", "ray_wait:1"): 2,
     }
+
+
+def test_samples_of_rays_own_threads_are_not_of_the_application() -> None:
+    core = Frame(function="main_loop", file="/v/ray/_private/worker.py", line=1, origin="ray")
+    data = Frame(function="map", file="/v/ray/data/map_operator.py", line=1, origin="ray")
+    run = Frame(function="run", file="/usr/lib/python3.11/threading.py", line=1, origin="stdlib")
+    one = recording({(thread(0), (run, core)): 2, (thread(0), (run,)): 4, (thread(0), (core, data)): 8})
+
+    assert app_samples(one) == 8
+    assert app_samples(recording({(thread(0), LOOP): 1})) == 1
 
 
 def test_threads_without_a_rank_are_a_group_of_their_own() -> None:

@@ -21,7 +21,7 @@ from dstack.errors import UsageError
 from dstack.model.profile import PathStep
 from dstack.model.snapshot import Snapshot
 from dstack.report.page import require_bokeh
-from dstack.report.page.flame_section import boxes_of, colour_of
+from dstack.report.page.flame_section import Flame, boxes_of, colour_of
 from dstack.report.page.pages import flame_page, report_page
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
@@ -174,7 +174,7 @@ def test_the_page_needs_nothing_else_and_escapes_every_name() -> None:
     hostile = "</script><script>window.hacked = 1</script>"
     stacks = WeightedStacks(hostile, "samples", (WeightedStack((hostile, "\ud800"), (TRAIN, GET), 3),))
 
-    page = flame_page(stacks, hostile, hostile).decode()
+    page = flame_page([Flame(hostile, stacks)], hostile, hostile).decode()
 
     assert hostile not in page
     tags = re.sub(r"<script.*?</script>", "<script>", page, flags=re.DOTALL)
@@ -185,7 +185,7 @@ def test_the_page_needs_nothing_else_and_escapes_every_name() -> None:
 
 
 def test_no_stacks_make_a_page() -> None:
-    assert b"Nothing" in flame_page(WeightedStacks("empty", "samples", ()), "Nothing")
+    assert b"Nothing" in flame_page([Flame("Nothing", WeightedStacks("empty", "samples", ()))], "Nothing")
 
 
 def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
