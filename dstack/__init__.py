@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dstack.labels import label
     from dstack.model.diagnosis import Diagnosis
     from dstack.model.snapshot import Snapshot
+    from dstack.spans import span
 
 __all__ = [
     "ClusterError",
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "session",
     "snapshot",
+    "span",
     "to_networkx",
 ]
 
@@ -57,6 +59,7 @@ _HOMES = {
     "load": "files.snapshot_file",
     "session": "api",
     "snapshot": "api",
+    "span": "spans",
     "to_networkx": "api",
 }
 

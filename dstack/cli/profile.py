@@ -141,10 +141,11 @@ def exported(found: Profile, suffix: str) -> bytes:
 
     stacks = profile_stacks(found)
     if suffix == ".html":
+        from dstack.report.page.flame_section import Flame
         from dstack.report.page.pages import flame_page
         from dstack.report.profile_text import profile_summary
 
-        return flame_page(stacks, f"Profile of {found.address}", profile_summary(found))
+        return flame_page([Flame("Profile", stacks)], f"Profile of {found.address}", profile_summary(found))
     if suffix == ".speedscope.json":
         from dstack.report.stacks_files import speedscope
 

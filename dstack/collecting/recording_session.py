@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import SPANS_FILE
 from dstack.analysis.naming import names
 from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
@@ -27,8 +28,8 @@ from dstack.probes.node_access.node_readers import node_failure
 from dstack.processes.child import Parent
 
 ROUND_S = 1.0
-WRAPPERS = ("ray/_private/", "ray/util/tracing/")
-"""Folders of Ray's frames between the loop of a worker and the function of the task that it executes."""
+WRAPPERS = ("ray/_private/", "ray/util/tracing/", SPANS_FILE)
+"""Folders of Ray's frames between the loop of a worker and the function of the task that it executes, and spans."""
 
 
 class RecordingSession:

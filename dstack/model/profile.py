@@ -32,8 +32,9 @@ frames and groups."""
 
 
 class PathStep(Struct, frozen=True, order=True, cache_hash=True):
-    """One step of a path: a frame; or a group, an execution or a state, which have no ``file``.
+    """One step of a path: a frame; or a group, a span, an execution or a state, which have neither function nor file.
 
+    Groups are above all frames, a span is above the frame that has entered it.
     ``name`` is the frame's ``function``; of a blocked call, the name of its API function; of the frames of an import,
     what they import. It is a struct, as many steps are compared and hashed.
     """
@@ -44,6 +45,7 @@ class PathStep(Struct, frozen=True, order=True, cache_hash=True):
     function: str = ""
     origin: Origin = "user"
     is_import: bool = False
+    is_span: bool = False
     state: State = ""
 
     @property

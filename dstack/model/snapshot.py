@@ -15,7 +15,7 @@ from dstack.observed.node import EnvironmentSetup, Failure, HostFigures, RayletR
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
-VERSION = (2, 0)
+VERSION = (2, 1)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16

@@ -129,6 +129,29 @@ class GraphStage:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """An open span of a thread or coroutine, which the program has entered with ``dstack.span``.
+
+    ``frame`` is the index of the frame that has entered it, leaf first; None if no frame shows that, as for the
+    generator of a context manager.
+    """
+
+    name: str
+    began_at: UnixTime
+    frame: Natural | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedSpan:
+    """A span that has ended; ``os_thread_id`` is its thread, None if that has ended, too."""
+
+    name: str
+    began_at: UnixTime
+    ended_at: UnixTime
+    os_thread_id: Int | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
     """One thread of a process.
 
@@ -144,6 +167,7 @@ class Thread:
     of a thread that wakes by itself. ``exits_in`` is the function in which the interpreter exits on the main thread, as
     ``ray.shutdown``; None while its program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid
     only if ``Process.tasks_read`` is true. ``timer`` is what a ``threading.Timer`` will call that it waits for.
+    ``spans`` are its open spans, the outermost first; of a thread that runs, those that two readings show.
     """
 
     os_thread_id: Int
@@ -162,6 +186,7 @@ class Thread:
     call: Call | None = None
     timer: Timer | None = None
     locals: dict[str, dict[str, str]] | None = None
+    spans: tuple[Span, ...] = ()
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +199,8 @@ class Coroutine:
     created; ``is_task`` says that it is this task itself, not one that the task started. ``still`` is true if two
     readings agreed, or its event loop did not run meanwhile; only then it has a ``call``. ``request`` is the request to
     a Serve deployment that it executes in a replica. ``cancel_requests`` counts its cancellations, for example by
-    ``ray.cancel``, which it may have caught (CPython 3.11 and later).
+    ``ray.cancel``, which it may have caught (CPython 3.11 and later). ``spans`` are its open spans and those in which
+    it was created, the outermost first.
     """
 
     coroutine_id: str
@@ -187,6 +213,7 @@ class Coroutine:
     cancel_requests: Natural = 0
     call: Call | None = None
     request: ServeRequest | None = None
+    spans: tuple[Span, ...] = ()
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +288,9 @@ class Process:
 
     ``starting`` is what a worker does that takes no tasks yet, None for others. ``handled_signals`` are the signals for
     which the program has installed a handler, by name, without those that Ray handles or that end a program.
+
+    ``finished_spans`` are the last spans of ``dstack.span`` that have ended, in the order of their ends. They are read
+    with a history, in the first sample.
     """
 
     pid: Int
@@ -295,6 +325,7 @@ class Process:
     cpu_percent: Percent | None = None
     cpu_over_s: float = 0.0
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None
+    finished_spans: tuple[FinishedSpan, ...] = ()
 
     @property
     def main_thread(self) -> Thread | None:

@@ -76,7 +76,8 @@ class ClusterProbe:
             reason = NO_NODE if self._inventory.nodes else STARTING
             self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
-        self._sample(self._inventory, wanted, budget, Extras(children=True, starting=True))
+        extras = Extras(children=True, starting=True, finished_spans=self._observed.history is not None)
+        self._sample(self._inventory, wanted, budget, extras)
 
     def take_second_sample(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
         """Sample 2, after sample 1 has ended everywhere: the state of all, the processes of these and of new workers.

@@ -14,6 +14,8 @@ FROZEN_IMPORTERS = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstr
 LOCKING = ("acquire", "__enter__")
 """The functions of importlib in which a thread waits for the import of another thread; seen on CPython 3.10 to 3.14."""
 MODULE = "<module>"
+SPANS_FILE = "/dstack/spans.py"
+"""The file of the frames around a function that is decorated with ``dstack.span``."""
 ROOT = re.compile(r".*(?:/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|\.(?:zip|egg|whl)/)")
 """What precedes the name of a module in the path of its file."""
 
@@ -136,8 +138,8 @@ def module_name(file: str) -> str:
 
 
 def is_of_dstack(frame: Frame) -> bool:
-    """Whether a frame is of dstack, which a driver may call to check itself."""
-    return frame.origin == "library" and "/dstack/" in frame.file
+    """Whether a frame is of dstack, which a driver may call to check itself; not of a function in a span."""
+    return frame.origin == "library" and "/dstack/" in frame.file and not frame.file.endswith(SPANS_FILE)
 
 
 def is_ray_core(frames: tuple[Frame, ...]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -18,7 +19,7 @@ from dstack.model.profile import PathStep
 from dstack.model.snapshot import Worker, job_of_task
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import Call
-from dstack.observed.processes import Coroutine, Frame, Thread
+from dstack.observed.processes import Coroutine, Frame, Span, Thread
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
 """``off CPU`` is a thread that neither waits nor runs: it sleeps, is in I/O, or in a call outside of Python.
@@ -126,7 +127,7 @@ class _Reader:
         self._index = index
         self._extent = extent
         self._places: dict[PathStep, PathStep] = {}
-        self._paths: dict[int, tuple[PathStep, ...]] = {}
+        self._paths: dict[tuple[int, tuple[tuple[str, int | None], ...]], tuple[PathStep, ...]] = {}
         self._jobs: dict[str | None, str] = {}
         self.folded = 0
 
@@ -162,13 +163,14 @@ class _Reader:
         return self._jobs[job_id]
 
     def _path(self, execution: Thread | Coroutine) -> tuple[PathStep, ...]:
-        stack = execution.stack
-        if stack not in self._paths:
+        stack, spans = execution.stack, execution.spans
+        key = stack, tuple((span.name, span.frame) for span in spans)
+        if key not in self._paths:
             frames = self._index.snapshot.frames_of(execution)
-            places = _places(frames, self._calls.get(stack), self._extent)
-            self._paths[stack] = tuple(self._places.setdefault(place, place) for place in places)
-        path = self._paths[stack]
-        self.folded += len(self._index.snapshot.stacks[stack]) - len(path)
+            places = with_spans(_places(frames, self._calls.get(stack), self._extent), spans)
+            self._paths[key] = tuple(self._places.setdefault(place, place) for place in places)
+        path = self._paths[key]
+        self.folded += len(self._index.snapshot.stacks[stack]) - sum(step.is_frame for step in path)
         return path
 
     @cached_property
@@ -206,12 +208,31 @@ def shown_step(one: FoldedFrame, name: str = "") -> PathStep:
     return PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin, one.is_import)
 
 
-def _places(frames: tuple[Frame, ...], call: Call | None, extent: Extent) -> Iterator[PathStep]:
-    """The path of a stack that is given leaf first."""
+def _places(frames: tuple[Frame, ...], call: Call | None, extent: Extent) -> Iterator[tuple[int, PathStep]]:
+    """The path of a stack that is given leaf first, each step with the index of its frame."""
     at_call = call.frame if call else None
     for one in reversed(_shown(frames, at_call, extent)):
         is_call = one.first == at_call and one.frame.origin != "user"
-        yield shown_step(one, call_in_words(call) if is_call else "")
+        yield one.first, shown_step(one, call_in_words(call) if is_call else "")
+
+
+def with_spans(steps: Iterable[tuple[int, PathStep]], spans: Sequence[Span]) -> Iterator[PathStep]:
+    """A path from the outermost step, with each open span above the frame that has entered it.
+
+    A span of an unknown frame is beside the span around it. One in frames that are not shown is above the next one
+    that is, or at the end.
+    """
+    left = deque(spans)
+    for index, step in steps:
+        while left and (left[0].frame is None or left[0].frame >= index):
+            yield span_step(left.popleft().name)
+        yield step
+    yield from (span_step(span.name) for span in left)
+
+
+def span_step(name: str) -> PathStep:
+    """The step of a span that a program marks with ``dstack.span``."""
+    return PathStep(f'span "{name}"', origin="library", is_span=True)
 
 
 def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> list[FoldedFrame]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
+from dstack.observed.processes import Span
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.timers import Callbacks, timer_of_thread
@@ -26,6 +27,7 @@ from dstack.probes.node.named_values import concurrency_groups, program_labels, 
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.ray_memory import actor_of_task, read_tasks
+from dstack.probes.node.spans import Spans, clock_ahead_s
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, ThreadReading
@@ -78,6 +80,7 @@ class _ThreadState:
     sleeps: bool = False
     sleep_left_s: float | None = None
     timer: Timer | None = None
+    spans: tuple[Span, ...] = ()
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -98,6 +101,7 @@ class MemoryReader:
         self._marks: Mapping[int, str] = {}
         self._loops: LoopState | None = None
         self._reached = Reached()
+        self._clock_ahead_s = clock_ahead_s()
 
     def read(self) -> ProcessReading:
         """Everything: first all at once, then again those threads that ran meanwhile.
@@ -120,7 +124,9 @@ class MemoryReader:
         groups: dict[str, str] | None = None
         with self._process(before) as process:
             calls = self._calls(process)
-            states = self._read_all(process, calls)
+            spans = Spans(process, self._clock_ahead_s)
+            states = self._read_all(process, calls, spans)
+            finished = spans.finished(process.threads) if self._request.options.get("finished_spans") else ()
             stages = stages_of(process.objects, process.threads)
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
@@ -152,6 +158,7 @@ class MemoryReader:
             labels=labels,
             graph_stages=stages,
             ended_children=ended,
+            finished_spans=finished,
             problems=list(self._problems(threads)),
         )
         if can_reuse(self._request.options):
@@ -235,10 +242,10 @@ class MemoryReader:
 
     # All threads
 
-    def _read_all(self, process: PythonProcess, calls: BlockedCalls) -> list[_ThreadState]:
+    def _read_all(self, process: PythonProcess, calls: BlockedCalls, spans: Spans) -> list[_ThreadState]:
         tasks = self._tasks(process.memory, process.threads)
         self._has_tasks = tasks is not None
-        found = [self._state(process, calls, thread, process.steps(thread), tasks) for thread in process.threads]
+        found = [self._state(process, calls, thread, process.steps(thread), tasks, spans) for thread in process.threads]
         self._unreadable = calls.unreadable
         return found
 
@@ -249,6 +256,7 @@ class MemoryReader:
         thread: MemoryThread,
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
+        spans: Spans,
     ) -> _ThreadState:
         task_id = (tasks or {}).get(thread.os_thread_id)
         call = calls.call_of(thread, actor_of_task(task_id))
@@ -262,6 +270,7 @@ class MemoryReader:
             sleeps=thread.os_thread_id in calls.asleep,
             sleep_left_s=calls.asleep.get(thread.os_thread_id),
             timer=timer_of_thread(process, thread.frames),
+            spans=spans.of_thread(thread),
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -405,7 +414,8 @@ class MemoryReader:
         calls = self._calls(process)
         tasks = self._tasks(process.memory, [thread]) if self._has_tasks else None
         on_loop = calls.coroutines.tasks_on_loops.get(thread.thread_id) if is_event_loop(thread) else None
-        return replace(self._state(process, calls, thread, steps, tasks), task_on_loop=on_loop)
+        spans = Spans(process, self._clock_ahead_s)
+        return replace(self._state(process, calls, thread, steps, tasks, spans), task_on_loop=on_loop)
 
     def _proven(self, state: _ThreadState) -> ThreadReading:
         self._unreadable.pop(state.thread.os_thread_id, None)
@@ -427,7 +437,8 @@ class MemoryReader:
             return None
         running = replace(thread, is_running=letter == "R")
         call = unproven_call([(one.thread, one.call) for one in found])
-        return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
+        spans = tuple(one for one in state.spans if len(found) > 1 and one in found[-2].spans)
+        return replace(self._reading(replace(state, thread=running, call=call, spans=spans)), is_torn=not agrees)
 
     def _polling(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
         """The wait in which a library polls, if all readings with one show the same; a single one proves nothing."""
@@ -462,6 +473,7 @@ class MemoryReader:
             written_bytes=proc.written_bytes(request.pid, state.thread.os_thread_id) if _wakes(state) else None,
             task_id=state.task_id,
             locals=state.locals,
+            spans=state.spans,
         )
 
     def _problems(self, threads: Sequence[ThreadReading]) -> Iterator[Problem]:

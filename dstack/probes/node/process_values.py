@@ -76,6 +76,7 @@ class ProcessValues:
             cpu_percent=use.percent if use else None,
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
+            finished_spans=reading.finished_spans,
         )
         return observed if parent is None else _with_unique_ids(observed)
 
@@ -98,6 +99,7 @@ class ProcessValues:
             call=one.call,
             timer=one.timer,
             locals=masked_locals(one.locals) if one.locals else None,
+            spans=() if one.is_torn else one.spans,
         )
 
 

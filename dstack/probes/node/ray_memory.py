@@ -216,13 +216,17 @@ class Contexts:
 
     def ray_task(self, task: int) -> str | None:
         """The id of the Ray task in whose context an asyncio task runs, None for none."""
+        value = self.value(task, RAY_TASK)
+        if not self._objects.is_a(value, *TASK_ID_TYPES):
+            return None
+        return self._memory.read(value + TASK_ID, TASK_ID_SIZE).hex()
+
+    def value(self, task: int, name: str) -> int:
+        """The address of the value of a variable in the context of an asyncio task; 0 where it has none."""
         context = self._memory.pointer(task + self._layout.task_context)
         if not self._objects.is_a(context, "Context", "_contextvars.Context"):
-            return None
-        for variable, value in self._variables(context):
-            if self._name(variable) == RAY_TASK and self._objects.is_a(value, *TASK_ID_TYPES):
-                return self._memory.read(value + TASK_ID, TASK_ID_SIZE).hex()
-        return None
+            return 0
+        return next((value for variable, value in self._variables(context) if self._name(variable) == name), 0)
 
     def _name(self, variable: int) -> str:
         if variable not in self._names:

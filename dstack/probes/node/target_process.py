@@ -16,7 +16,7 @@ import psutil
 
 from dstack.observed.calls import Call, Timer
 from dstack.observed.node import Cause, Failure, Stage
-from dstack.observed.processes import Access, EndedChild, GraphStage, Role
+from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, Role, Span
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.group_calls import Memberships
@@ -81,7 +81,7 @@ class ThreadReading:
     belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
     scheduled. ``written_bytes`` are those of :class:`dstack.observed.processes.Thread`. ``task_id`` is the Ray task
     that it runs. ``locals`` are the values of its locals by frame, if requested. ``timer`` is that of a
-    ``threading.Timer``.
+    ``threading.Timer``. ``spans`` are its open spans.
     """
 
     thread: AnyThread
@@ -96,6 +96,7 @@ class ThreadReading:
     task_id: str | None = None
     timer: Timer | None = None
     locals: Sequence[Mapping[str, str]] = ()
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class ProcessReading:
     ``access`` is how they were read, see :class:`dstack.observed.processes.Process`. ``has_tasks``: the tasks of its
     threads could be read. ``loops`` and ``groups``, the concurrency groups of an actor's methods, are None where they
     were not read. ``graph_stages`` are those of compiled graphs. ``ended_children`` are the child processes that
-    objects of the process show to have ended.
+    objects of the process show to have ended. ``finished_spans`` are empty unless they were requested.
     """
 
     threads: Sequence[ThreadReading] = ()
@@ -117,6 +118,7 @@ class ProcessReading:
     labels: Mapping[str, str] = field(default_factory=dict)
     graph_stages: Sequence[GraphStage] = ()
     ended_children: Sequence[EndedChild] = ()
+    finished_spans: tuple[FinishedSpan, ...] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()
 

@@ -77,6 +77,7 @@ class SampleOptions(_SampleOptions, total=False):
     ``kept`` makes it a round of a profile: these are the ids of the workers whose process the caller has from the last
     answer, so that one in which nothing changed is only named in this one. Of these workers, only those are asked that
     changed, and the ``owners``, whose tasks may have changed without them.
+    ``finished_spans`` reads the spans of ``dstack.span`` that have ended.
     """
 
     setups_of: list[str]
@@ -86,6 +87,7 @@ class SampleOptions(_SampleOptions, total=False):
     reuse: bool
     kept: list[str]
     owners: list[str]
+    finished_spans: bool
 
 
 class CoreWorker(TypedDict):

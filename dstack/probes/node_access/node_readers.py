@@ -127,13 +127,14 @@ class Extras:
 
     ``children`` reads child processes, ``starting`` the worker processes that are starting. ``reach`` finds references
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
-    being installed, and on all nodes the holders of ``tcp_ends``. ``kept`` and ``owners`` are those of a round of a
-    profile, see :class:`dstack.probes.node.wire.SampleOptions`.
+    being installed, and on all nodes the holders of ``tcp_ends``. ``finished_spans`` reads those of ``dstack.span``.
+    ``kept`` and ``owners`` are those of a round of a profile, see :class:`dstack.probes.node.wire.SampleOptions`.
     """
 
     children: bool = False
     starting: bool = False
     reach: bool = False
+    finished_spans: bool = False
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
     kept: Sequence[str] | None = None
@@ -309,6 +310,7 @@ class NodeReaders:
             "children": extras.children,
             "starting": extras.starting,
             "reach": extras.reach,
+            "finished_spans": extras.finished_spans,
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
             "setups_of": list(extras.setups_of),

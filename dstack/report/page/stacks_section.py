@@ -193,7 +193,8 @@ class MergedStacks:
         """All frames of the first member of a finding, outermost first; none if its path has all of them."""
         member = next((one.key for one in ending if one.key in self._members), None)
         frames = self._chosen.stacks.pages.frames_of(member) if member is not None else ()
-        if len(frames) <= len(ending[0].path) or next(self._wholes) >= MAX_WHOLE:
+        shown = sum(step.is_frame for step in ending[0].path)
+        if len(frames) <= shown or next(self._wholes) >= MAX_WHOLE:
             return ()
         return tuple(reversed(frames))
 

@@ -20,6 +20,7 @@ LOOP = Frame(function="Worker.main_loop", file="/v/ray/_private/worker.py", line
 TRACING = Frame(function="_function_span", file="/v/ray/util/tracing/tracing_helper.py", line=1, origin="ray")
 MAIN_IN_C = Frame(function="main", file="python3.11", line=0, origin="library")
 LOAD = Frame(function="module.<locals>.load", file="/app/data.py", line=7)
+IN_SPAN = Frame(function="span.__call__.<locals>.in_span", file="/v/dstack/spans.py", line=69, origin="library")
 MAP = Frame(function="_map_task", file="/v/ray/data/map_operator.py", line=7, origin="ray")
 PLACE: dict[str, Any] = {"node_id": "n" * 56, "ip": "10.0.0.1", "job_id": "01000000"}
 WORKERS = (
@@ -63,6 +64,7 @@ ROUND = RecordedRound(
         ([ENTRY, LOOP, LOAD], "load"),
         ([ENTRY, LOOP, TRACING, LOAD], "load"),
         ([MAIN_IN_C, ENTRY, LOOP, MAIN_IN_C, LOAD], "load"),
+        ([ENTRY, LOOP, IN_SPAN, LOAD], "load"),
         ([ENTRY, LOOP, MAP, LOAD], "_map_task"),
         ([ENTRY, LOOP], ""),
         ([LOAD], ""),

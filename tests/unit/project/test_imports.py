@@ -45,6 +45,12 @@ def test_import_dstack_loads_nothing_else() -> None:
     assert loaded == {"dstack"}
 
 
+def test_spans_load_nothing_that_a_program_of_ray_has_not() -> None:
+    loaded = modules_after("from dstack import span")
+
+    assert loaded - modules_after("import __future__, collections, contextvars, importlib, typing") == {"dstack"}
+
+
 def test_public_values_come_without_ray_or_textual() -> None:
     assert not {"ray", "textual"} & modules_after("import dstack; [getattr(dstack, name) for name in dstack.__all__]")
 

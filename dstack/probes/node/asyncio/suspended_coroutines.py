@@ -12,7 +12,7 @@ from dstack.libraries.compiled_graphs import reading as compiled_graphs
 from dstack.libraries.serve.reading import ServeRequests
 from dstack.libraries.train import reading as train
 from dstack.observed.calls import Awaitables, Call, End, Executions, ProcessObject, ServeRequest, Timer, Unreadable
-from dstack.observed.processes import Coroutine, EndedTask
+from dstack.observed.processes import Coroutine, EndedTask, Span
 from dstack.probes.node.asyncio.await_chains import AwaitChain, AwaitChains
 from dstack.probes.node.asyncio.await_targets import AwaitTargets
 from dstack.probes.node.asyncio.ended_tasks import TaskEnd, TaskEnds
@@ -26,6 +26,7 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.ray_memory import Contexts, actor_of_task
 from dstack.probes.node.redaction import masked_local
+from dstack.probes.node.spans import Spans
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.thread_stacks import IN_COROUTINE, CodePosition, TextFrame, is_in, site_in
 from dstack.probes.node.waits.executors import Executors
@@ -58,7 +59,7 @@ class Suspended:
 
     ``cancels``: the timeout of its call also cancels what it waits for. ``waits_on`` are the objects that its call
     waits on, which others in the process may reach. ``request`` is the one to a Serve deployment that it executes.
-    ``cancel_requests`` counts how often it was asked to be cancelled.
+    ``cancel_requests`` counts how often it was asked to be cancelled. ``spans`` are its open spans.
     """
 
     address: int
@@ -73,6 +74,7 @@ class Suspended:
     waits_on: WaitsOn = NOTHING
     cancel_requests: int = 0
     request: ServeRequest | None = None
+    spans: tuple[Span, ...] = ()
 
 
 class Coroutines:
@@ -107,6 +109,7 @@ class Coroutines:
         self.sources = FutureSources(process, self.loops, executors, self.chains)
         self._targets = AwaitTargets(process, self.loops, self.sources, self.chains, self._timers)
         self._requests = ServeRequests(process.objects)
+        self._spans = Spans(process)
 
     def suspended(self) -> Iterator[Suspended]:
         """All tasks but wrappers of something that is known, with what they wait for.
@@ -124,7 +127,8 @@ class Coroutines:
         if future and chain.future and chain.future != future:
             raise UnreadableMemory("it changed while it was read")
         task_id = self._contexts.ray_task(task)
-        shown = [TextFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
+        own = [frame for frame in chain.frames if not frame.file.endswith(TRACING)]
+        shown = [TextFrame(frame.position) for frame in own]
         call, cancels = self._call(future, chain, task_id)
         loop = self.loops.loop_of(task)
         is_open = call is not None and kind_of(call) != "lock" and self.loops.may_hear_from_outside(loop)
@@ -141,6 +145,7 @@ class Coroutines:
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
             cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
+            spans=self._spans.of_coroutine(task, own),
         )
 
     def with_interruptions(self, one: Suspended, cancelled_by: Iterable[Root]) -> Suspended:
@@ -387,6 +392,7 @@ class LoopState:
             cancel_requests=one.cancel_requests,
             call=self._call(one, timeouts) if is_still else None,
             request=one.request,
+            spans=one.spans if is_still else (),
         )
 
     def _call(self, one: Suspended, timeouts: Mapping[int, float]) -> Call | None:

@@ -31,6 +31,7 @@ _USUAL = """
 threading asyncio.tasks ray._private.worker uvloop _active global_worker _scheduled_tasks _all_tasks _current_tasks
 os ray.util.collective.collective _group_mgr torch.distributed.distributed_c10d _world _default_pg_init_method
 _pg_group_ranks _pg_names _pg_backend_config dstack.labels LABELS ray.train.v2._internal.execution.context
+dstack.spans OPEN FINISHED
 """
 USUAL = frozenset(_USUAL.split())
 """Names of modules and their attributes that are usually requested: one search finds all of them."""

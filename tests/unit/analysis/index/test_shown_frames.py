@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, module_name, own_frames
+from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, is_of_dstack, module_name, own_frames
 from dstack.observed.processes import Frame, Origin
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -122,3 +122,8 @@ def test_without_code_of_the_user_the_import_stands_for_the_stack() -> None:
 )
 def test_a_module_is_named_by_the_path_of_its_file(file: str, name: str) -> None:
     assert module_name(file) == name
+
+
+def test_a_function_in_a_span_is_not_of_dstack() -> None:
+    assert is_of_dstack(frame("Collector.take", f"{PACKAGES}/dstack/collecting/collector.py"))
+    assert not is_of_dstack(frame("span.__call__.<locals>.in_span", f"{PACKAGES}/dstack/spans.py"))
