@@ -1,9 +1,10 @@
 """The timeline in the JSON Object Format of Chrome's trace viewer, for chrome://tracing and https://ui.perfetto.dev.
 
 A node is a process and a worker a thread; a worker that runs several tasks at once has a thread for each lane. What
-runs is a complete event; what an attempt waits for is an asynchronous event, as many overlap, with its phases inside.
-Arrows lead from callers to calls and along chains. Times are whole microseconds since the first event, so that ends and
-beginnings that are equal remain so. Specification: "Trace Event Format", Google.
+runs is a complete event, with the spans of ``dstack.span`` inside; what an attempt waits for is an asynchronous event,
+as many overlap, with its phases inside. Arrows lead from callers to calls and along chains. Times are whole
+microseconds since the first event, so that ends and beginnings that are equal remain so. Specification: "Trace Event
+Format", Google.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class _Trace:
             yield _sort_index("thread_sort_index", pid, tid, tid)
             for one in lane:
                 yield self._running(one, pid, tid)
+                yield from self._spans(one)
         for attempt in track.attempts:
             yield from self._waiting(attempt, pid, self._tids[track.key])
 
@@ -143,6 +145,27 @@ class _Trace:
         }
         colour = _colour(one.attempt, chain)
         return {**event, "cname": colour} if colour else event
+
+    def _spans(self, one: Slice) -> Iterator[Event]:
+        """The spans of ``dstack.span`` within what runs, but those that end after the span around them."""
+        place = self._places[id(one.attempt)]
+        ends = [place.ended_us]
+        for span in self._timeline.spans.of(one.attempt):
+            begin, end = max(place.began_us, self._us(span.began_at)), min(place.ended_us, self._us(span.ended_at))
+            while begin >= ends[-1] and len(ends) > 1:
+                ends.pop()
+            if begin <= end <= ends[-1]:
+                ends.append(end)
+                yield {
+                    "ph": "X",
+                    "cat": "span",
+                    "name": visible(span.name) or "span",
+                    "pid": place.pid,
+                    "tid": place.tid,
+                    "ts": begin,
+                    "dur": end - begin,
+                    "args": {"had_not_ended": True} if span.is_open else {},
+                }
 
     def _waiting(self, attempt: Attempt, pid: int, tid: int) -> Iterator[Event]:
         """An asynchronous event for everything before it ran, with its phases inside."""

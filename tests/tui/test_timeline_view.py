@@ -22,6 +22,8 @@ from dstack.tui.widgets.outline import Detail
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Gated, Scripted, recorded
+from tests.unit.analysis.history.test_marked_spans import finished, history_of, process
+from tests.unit.analysis.history.test_marked_spans import ran as span_attempt
 from tests.unit.scenes import Scene
 from tests.unit.scenes.calls import JOB, Call
 from tests.unit.scenes.processes import SceneProcess
@@ -149,6 +151,17 @@ def test_workers_have_rows_below_their_nodes_and_a_head_says_what_is_missing() -
         assert "◆" in screen_text(app)
 
     in_timeline(Workshop().with_history(), body)
+
+
+def test_spans_are_bars_below_those_of_their_tasks() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
+        await go_to_row(view, pilot, "spans")
+        await pilot.press("h")
+        assert selected(view) == 'span "train"'
+        assert 'span "train"  finished after 1.0 s' in detail(view)
+
+    spans = [finished("load", 1, 6), finished("train", 6, 7)]
+    in_timeline(history_of([span_attempt("x", 0, 10)], process(9, spans)).index.snapshot, body)
 
 
 def test_keys_move_between_rows_and_bars_and_the_detail_says_what_is_there() -> None:

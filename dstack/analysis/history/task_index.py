@@ -88,7 +88,7 @@ class HistoryIndex:
 
     def _attempt(self, task: TaskAttempt) -> Attempt:
         states = task.states
-        callers, own = self._ahead_s(self._caller_node(task)), self._ahead_s(self._own_node(task))
+        callers, own = self.ahead_s(self._caller_node(task)), self.ahead_s(self._own_node(task))
         started = states.get("RUNNING")
         arrived = states.get("PENDING_ACTOR_TASK_ARGS_FETCH", states.get("PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"))
         ended = states.get("FINISHED", states.get("FAILED"))
@@ -100,7 +100,7 @@ class HistoryIndex:
             ready_at=_aligned(states.get("PENDING_NODE_ASSIGNMENT"), callers),
             sent_at=_aligned(states.get("SUBMITTED_TO_WORKER"), callers),
             arrived_at=_aligned(arrived, own),
-            started_at=_aligned(started, self._ahead_s(self._driver_nodes.get(task.job_id)) if is_driver else own),
+            started_at=_aligned(started, self.ahead_s(self._driver_nodes.get(task.job_id)) if is_driver else own),
             ended_at=_aligned(ended, callers),
         )
 
@@ -127,7 +127,8 @@ class HistoryIndex:
     def _clocks(self) -> dict[str, float]:
         return {node.node_id: node.clock_ahead_s or 0.0 for node in self.index.snapshot.nodes}
 
-    def _ahead_s(self, node_id: str | None) -> float:
+    def ahead_s(self, node_id: str | None) -> float:
+        """How far the clock of a node is ahead of that of dstack's host, as far as it is known."""
         return self._clocks.get(node_id or "", 0.0)
 
     # Bounds

@@ -7,6 +7,8 @@ less than the run time of its attempts, and no less than the widths of its child
 side by side and make their caller wider, a caller that only waits for one child is as wide as that child. Widths of
 adjoining intervals add up exactly.
 
+The own time in spans of ``dstack.span`` is below the call, as if each span were a call.
+
 This is the time of tasks, not of CPUs: a task that sleeps or waits runs. An attempt that has not ended runs until the
 history was requested. Of a retried task each attempt counts, with the subtasks of all attempts below them.
 """
@@ -20,10 +22,11 @@ from functools import cached_property
 from itertools import zip_longest
 from threading import Lock
 
+from dstack.analysis.history.marked_spans import MarkedSpans, by_chain
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import job_in_words
+from dstack.analysis.stacks.app_threads import job_in_words, span_step
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.model.profile import PathStep
@@ -208,7 +211,8 @@ class Runs:
 class _Call:
     """One attempt that ran: its chain of calls, when it ran, and the parts of that which are its own time.
 
-    Attempts with the same chain share one path.
+    Attempts with the same chain share one path. ``marked`` are the parts in spans of ``dstack.span``, with their paths;
+    ``own`` are the others.
     """
 
     attempt: Attempt
@@ -216,6 +220,13 @@ class _Call:
     span: Span
     own: Sequence[Span]
     own_us: int
+    marked: Sequence[tuple[Path, Sequence[Span]]] = ()
+
+    def weights(self, interval: Interval) -> Iterator[tuple[Path, int]]:
+        """Its own time in an interval, and that in each chain of spans."""
+        yield self.path, self.own_within(interval)
+        for path, spans in self.marked:
+            yield path, sum(map(interval.part_us, spans))
 
     def own_within(self, interval: Interval) -> int:
         """Its own time in an interval."""
@@ -256,6 +267,7 @@ class TaskTime:
     def __init__(self, history: HistoryIndex) -> None:
         self._history = history
         self._names = TaskNames(history)
+        self._spans = MarkedSpans(history)
         self._lock = Lock()
         self._computed: Sequence[_Call] | None = None
         self._paths: dict[tuple[int, PathStep], Path] = {}
@@ -281,12 +293,17 @@ class TaskTime:
     def stacks(self, interval: Interval | None = None, by: Grouping | None = None) -> WeightedStacks:
         """The own times within an interval, or of all, below one group for each if wanted."""
         within = interval or self.whole
-        weights = grouped(
-            ((id(call.path), self._names.groups(call.attempt.task, by)), weight)
+        found = (
+            (path, self._names.groups(call.attempt.task, by), weight)
             for call in self._calls
-            if (weight := call.own_within(within))
+            for path, weight in call.weights(within)
+            if weight
         )
-        paths = {id(call.path): call.path for call in self._calls}
+        paths: dict[int, Path] = {}
+        weights: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for path, groups, weight in found:
+            paths[id(path)] = path
+            weights.setdefault((id(path), groups), []).append(weight)
         stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
         return WeightedStacks.summed("task time", "microseconds", stacks)
 
@@ -331,17 +348,38 @@ class TaskTime:
             spans = below.pop(task_id)
             if spans is None and len(ran) == 1:
                 ((attempt, span),) = ran
-                calls.append(_Call(attempt, path, span, (span,), span[1] - span[0]))
+                calls.append(self._call(attempt, path, span, (span,)))
                 below.add(caller, span)
                 continue
             busy = spans or Spans()
             for attempt, span in ran:
-                own = busy.gaps_in(span)
-                calls.append(_Call(attempt, path, span, own, sum(end - begin for begin, end in own)))
+                calls.append(self._call(attempt, path, span, busy.gaps_in(span)))
             for _, span in ran:
                 busy.add(span)
             below.add_all(caller, busy)
         return calls
+
+    def _call(self, attempt: Attempt, path: Path, span: Span, own: Sequence[Span]) -> _Call:
+        """A call with its own time, of which the parts in spans are below it."""
+        marked: list[tuple[Path, Sequence[Span]]] = []
+        if spans := self._spans.of(attempt):
+            times = ((microseconds(one.began_at), microseconds(one.ended_at), one.name) for one in spans)
+            parts = dict(by_chain(sorted(own), times))
+            own = parts.pop((), ())
+            marked = [(self._marked_path(path, names), times) for names, times in parts.items()]
+        return _Call(attempt, path, span, own, sum(end - begin for begin, end in own), marked)
+
+    def _marked_path(self, path: Path, names: Iterable[str]) -> Path:
+        for name in names:
+            path = self._below(path, span_step(name))
+        return path
+
+    def _below(self, above: Path, step: PathStep) -> Path:
+        """The path with one more step; equal ones are the same."""
+        key = id(above), step
+        if key not in self._paths:
+            self._paths[key] = (*above, step)
+        return self._paths[key]
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Attempt]]:
@@ -371,11 +409,7 @@ class TaskTime:
         is_deeper = len(above) >= MAX_DEPTH
         if is_deeper and above[-1] == DEEPER:
             return above
-        step = DEEPER if is_deeper else self._names.step(attempt.task)
-        key = id(above), step
-        if key not in self._paths:
-            self._paths[key] = (*above, step)
-        return self._paths[key]
+        return self._below(above, DEEPER if is_deeper else self._names.step(attempt.task))
 
     def _ran(self, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Span]]:
         """The attempts of a task that have begun, and when they ran.

@@ -8,6 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from dstack.analysis.history.chains import AttemptChain, Chains, Pipeline, pipelines_of
+from dstack.analysis.history.marked_spans import MarkedSpans
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
@@ -108,6 +109,11 @@ class Timeline:
         if self.job is None:
             return self.history.attempts
         return [attempt for attempt in self.history.attempts if attempt.task.job_id == self.job]
+
+    @cached_property
+    def spans(self) -> MarkedSpans:
+        """The spans of ``dstack.span`` in its attempts."""
+        return MarkedSpans(self.history)
 
     @cached_property
     def began_at(self) -> float:

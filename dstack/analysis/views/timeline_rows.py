@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from dstack.analysis.history.marked_spans import as_attempt, with_depths
 from dstack.analysis.history.slices import (
     ARGUMENTS,
     FAILED,
@@ -37,6 +38,7 @@ from dstack.words import plural
 Grouping = Literal["worker", "function", "chain"]
 GROUPINGS: tuple[Grouping, ...] = ("worker", "function", "chain")
 KIND_OF_PHASE: dict[Phase, int] = {"arguments": ARGUMENTS, "resources": RESOURCES, "sent": SENT, "queue": QUEUE}
+MOST_SPAN_LANES = 12
 MOST_LANES = 200
 """Of a track with more at once, the other lanes are left out; its first row counts all."""
 LARGE_TRACK = 1_000
@@ -94,7 +96,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class RowTrack:
-    """The rows of a worker, function or chain. ``labels`` numbers the text by which each attempt is found."""
+    """The rows of a worker, function or chain. ``labels`` numbers the text by which each attempt is found.
+
+    ``spans`` are the lanes of spans of ``dstack.span``, the outer ones first, drawn as attempts named after them.
+    """
 
     key: str
     group: str
@@ -106,6 +111,7 @@ class RowTrack:
     attempts: Sequence[Attempt] = field(repr=False)
     node_id: str
     labels: Sequence[int] = field(repr=False)
+    spans: Sequence[Lane] = field(repr=False)
     asked_at: float = field(repr=False)
 
     @property
@@ -150,6 +156,8 @@ class RowTrack:
             yield TimelineRow(f"{self.key}/running", "", 1, fold=self.key, many=self.running, wanted=wanted)
         for number, lane in enumerate(self.lanes):
             yield TimelineRow(f"{self.key}/{number}", f"lane {number + 1}", 2, self.key, lane=lane, wanted=wanted)
+        for number, lane in enumerate(self.spans):
+            yield TimelineRow(f"{self.key}/spans/{number}", "spans", 2, self.key, lane=lane, wanted=wanted)
         if self.lanes_left_out:
             left_out = f"{plural(self.lanes_left_out, 'more lane')} left out"
             yield TimelineRow(f"{self.key}/more", left_out, 2, self.key)
@@ -282,11 +290,29 @@ class TimelineRows:
             marks=marks,
             attempts=[attempt for attempt, _ in attempts],
             labels=[label for _, label in attempts],
+            spans=list(self._span_lanes([attempt for attempt, _ in attempts]))[:MOST_SPAN_LANES],
             asked_at=asked_at,
         )
         if len(attempts) > LARGE_TRACK:
             _ = made.waiting  # in this thread, as it takes too long for a row that is being drawn
         return made
+
+    def _span_lanes(self, attempts: Iterable[Attempt]) -> Iterator[Lane]:
+        """Lanes of spans: those that are in no other first."""
+        by_depth: dict[int, list[Slice]] = defaultdict(list)
+        labels: dict[int, int] = {}
+        for attempt in attempts:
+            for depth, span in with_depths(self.timeline.spans.of(attempt)):
+                drawn = as_attempt(attempt, span)
+                labels[id(drawn)] = self._label(self.timeline.track_of(attempt).key, drawn)
+                by_depth[depth].append(Slice(drawn, "running", span.began_at, span.ended_at, span.is_open))
+        for _, spans in sorted(by_depth.items()):
+            for lane in in_lanes(spans):
+                bars = [
+                    Bar(one.began_at, one.ended_at, self._kind(one), one.attempt, labels[id(one.attempt)])
+                    for one in lane
+                ]
+                yield Lane(Bars.of(bars), Bars.of([]))
 
     def _kind(self, one: Slice) -> int:
         """What a slice is drawn as."""

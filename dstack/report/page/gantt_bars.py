@@ -19,7 +19,7 @@ MOST_LANES = 6
 FEW_TRACKS = 40
 """Of so few, each actor has a row for the calls that waited, also if none waits now."""
 
-RowKind = Literal["heading", "lane", "running", "waiting"]
+RowKind = Literal["heading", "lane", "spans", "running", "waiting"]
 MOST_BARS = 10_000
 MOST_STEPS, FEWEST_STEPS = 120, 8
 """How many steps of time a row has that counts tasks."""
@@ -33,7 +33,7 @@ HALVINGS, STEPS_OF_A_HALVING = 22, 4
 
 @dataclass(frozen=True, slots=True)
 class GanttRow:
-    """One row: the heading of a node, a lane of bars, or how many tasks ran or waited at each time.
+    """One row: the heading of a node, a lane of bars or of spans, or how many tasks ran or waited at each time.
 
     ``place`` is the full name of its worker with its node. The first row of a worker has its ``worker_id``.
     """
@@ -100,6 +100,8 @@ def _rows(track: RowTrack, *, is_one_of_few: bool) -> Iterator[GanttRow]:
         name = title or f"lane {number + 1}"
         yield GanttRow("lane", name, place, worker_id, lane=track.lanes[number], marks=marks)
         title, worker_id, marks = "", None, ()
+    for lane in track.spans[:MOST_LANES]:
+        yield GanttRow("spans", "spans", place, lane=lane)
     if _shows_waits(track, is_one_of_few=is_one_of_few):
         yield GanttRow("waiting", title or "waiting", place, worker_id, levels=track.waiting, marks=marks)
 

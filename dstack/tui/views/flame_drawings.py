@@ -243,7 +243,7 @@ class WeightedDrawing:
         yield SafeText("  ".join(parts))
         if self.is_compared:
             yield self._change(self.tree.shares(cell.branches))
-        if self.runs:
+        if self.runs and not (cell.place and cell.place.is_span):
             yield SafeText(self._attempts(cell), "dim")
 
     def matches(self, branch: WeightedBranch, words: tuple[str, ...]) -> bool:

@@ -17,6 +17,7 @@ from dstack.model.vertex_facts import subject
 from dstack.model.vertex_keys import TaskKey
 from dstack.report.chrome_trace import FAILED, chrome_trace
 from tests.perfetto.trace_processor import trace_processor
+from tests.unit.analysis.history.test_marked_spans import finished, history_of, process, ran
 from tests.unit.support.histories import ACTOR, DRIVER, attempt, driver_attempt, index, pipeline, task_id
 
 Events = list[dict[str, Any]]
@@ -241,3 +242,18 @@ def test_perfetto_reads_it() -> None:
         assert sum(row["dur"] for row in waits if row["depth"] == 0) == sum(
             row["dur"] for row in waits if row["depth"] == 1
         )
+
+
+def test_spans_are_inside_what_runs() -> None:
+    spans = [finished("load", 1, 2), finished("read", 1, 1.5), finished("across", 1.2, 3), finished("train", 3, 4)]
+
+    events = events_of(Timeline(history_of([ran("x", 0, 5)], process(9, spans))))
+
+    (task,) = [event for event in of(events, "X") if event["cat"] == "running"]
+    found = [event for event in of(events, "X") if event["cat"] == "span"]
+    assert [(one["name"], one["ts"] - task["ts"], one["dur"]) for one in found] == [
+        ("load", 1_000_000, 1_000_000),
+        ("read", 1_000_000, 500_000),
+        ("train", 3_000_000, 1_000_000),
+    ]
+    assert {(one["pid"], one["tid"]) for one in (*found, task)} == {(task["pid"], task["tid"])}

@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.stacks.app_threads import PathStep, span_step, with_spans
+from dstack.analysis.stacks.app_threads import span_step, with_spans
+from dstack.model.profile import PathStep
 from dstack.observed.processes import Span
 
 STEPS = [(index, PathStep(f"f{index}", "train.py", 1, f"f{index}")) for index in (5, 3, 2, 0)]

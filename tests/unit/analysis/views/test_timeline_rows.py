@@ -11,6 +11,8 @@ from dstack.analysis.views.timeline_rows import MOST_LANES, AttemptSearch, Timel
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import TaskAttempt
 from tests.paths import RECORDED_CALLS
+from tests.unit.analysis.history import test_marked_spans as marked_spans
+from tests.unit.analysis.history.test_marked_spans import finished, process, ran
 from tests.unit.scenes import Scene
 from tests.unit.support import call_histories
 from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index, pipeline
@@ -201,3 +203,17 @@ def test_an_open_attempt_that_waits_for_running_work_is_waiting() -> None:
     kinds = {one.name: lane.bars.kinds[0] for row in rows for lane in row.lanes for one in [lane.bars.attempts[0].task]}
 
     assert kinds == {"inner": RUNNING, "outer": WAITING}
+
+
+def test_spans_have_lanes_of_their_own_the_outer_ones_first() -> None:
+    spans = [finished("load", 1, 3), finished("read", 1, 2), finished("parse", 2, 3), finished("train", 3, 4)]
+    history = marked_spans.history_of([ran("x", 0, 5)], process(9, spans))
+    found = TimelineRows(Timeline(history), "worker")
+
+    drawn = [row for row in found.rows({}) if row.title == "spans"]
+    assert [[one.task.name for one in row.bars.attempts] for row in drawn if row.bars] == [
+        ['span "load"', 'span "train"'],
+        ['span "read"', 'span "parse"'],
+    ]
+    search = AttemptSearch(found, ["parse"])
+    assert [search.matches(row.lane.bars) for row in drawn if row.lane] == [b"\0\0", b"\0\1"]
