@@ -82,8 +82,12 @@ def hostile(snapshot: Snapshot, text: str = HOSTILE) -> Snapshot:
         for worker in sample.get("workers", ()):
             process = worker.get("process") or {}
             process |= {"rank": 0, "labels": {text: text, "stage": text}, "process_groups": [_group(text)]}
+            began_at = plain["taken_at"] - 1.0
+            process["finished_spans"] = [{"name": text, "began_at": began_at, "ended_at": began_at + 0.5}]
             for thread in process.get("threads", ()):
                 thread["locals"] = {"0": {text: text}, "1": {"x": text}}
+            for one in (*process.get("threads", ()), *process.get("coroutines", ())):
+                one["spans"] = [{"name": text, "began_at": began_at, "frame": 0}]
     return msgspec.convert(plain, Snapshot, strict=False, dec_hook=need_of)
 
 
