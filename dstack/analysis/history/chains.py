@@ -54,26 +54,24 @@ class Links:
     """The links of some attempts, at most one to each user.
 
     ``unclear`` counts the waits for arguments with several possible makers, ``unexplained`` those without any, of the
-    functions whose other waits have one.
+    functions whose other waits have one. ``arguments`` are the links to all users that waited for an argument, whose
+    makers may have several users: of several possible makers it is the one that ended last.
     """
 
     links: Sequence[Link]
     unclear: int = 0
     unexplained: int = 0
+    arguments: Sequence[Link] = ()
 
 
 def find_links(history: HistoryIndex, attempts: Sequence[Attempt]) -> Links:
     """All links between these attempts."""
     by_time = _ByTime(history, attempts)
+    made = [*by_time.links(), *_by_reference(history, attempts)]
     found: dict[int, Link] = {}
-    for link in (
-        *_by_parent(history, attempts),
-        *by_time.links(),
-        *_by_reference(history, attempts),
-        *_retries(attempts),
-    ):
+    for link in (*_by_parent(history, attempts), *made, *_retries(attempts)):
         found[id(link.user)] = link
-    return Links(_of_one_item(found.values()), by_time.unclear, by_time.unexplained)
+    return Links(_of_one_item(found.values()), by_time.unclear, by_time.unexplained, [*by_time.unclear_links, *made])
 
 
 def _of_one_item(links: Iterable[Link]) -> list[Link]:
@@ -122,6 +120,7 @@ class _ByTime:
         self._history = history
         self.unclear = 0
         self.unexplained = 0
+        self.unclear_links: list[Link] = []
         self._ended: dict[str, list[Attempt]] = defaultdict(list)
         self._waited: list[tuple[str, Attempt]] = []
         for attempt in attempts:
@@ -166,6 +165,7 @@ class _ByTime:
             elif explained[user.task.name] >= EXPLAINED:
                 self.unclear += bool(candidates)
                 self.unexplained += not candidates
+                self.unclear_links += (Link(one, user, "time") for one in candidates[-1:])
 
     def _candidates(self, owner: str, user: Attempt) -> list[Attempt]:
         """What ended right before the last argument was available."""
