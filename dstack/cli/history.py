@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dstack.analysis.history.call_nodes import By
+    from dstack.analysis.history.simulation import Change
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
     from dstack.analysis.views.timeline import Timeline
@@ -36,14 +38,31 @@ FORMATS: dict[str, Format] = {".dot": "dot", ".gv": "dot", ".json": "json"}
 @click.option("-o", "--output", metavar="FILE", help="Write the trace: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--job", metavar="ID", help="Include only one job: its id, submission id or script.")
+@click.option(
+    "--what-if",
+    "questions",
+    metavar="CHANGE",
+    multiple=True,
+    help='Predict a change: "FUNCTION=2x", "CLASS=3 actors", "CPU=16" or "FUNCTION without RESOURCE". Commas join'
+    " changes; repeat the option for another question.",
+)
 @timeout_option
 def timeline(
-    file: str | None, address: str | None, output: str | None, force: bool, job: str | None, timeout_s: float
+    file: str | None,
+    address: str | None,
+    output: str | None,
+    force: bool,
+    job: str | None,
+    questions: tuple[str, ...],
+    timeout_s: float,
 ) -> None:
     """Show when each task waited and ran, of a running cluster or of a saved snapshot.
 
-    With -o, write a trace for https://ui.perfetto.dev or chrome://tracing; else print a summary.
+    With -o, write a trace for https://ui.perfetto.dev or chrome://tracing; else print a summary, which ends with the
+    critical path: what determined how long the run took, and the changes that would help the most.
     """
+    if output and questions:
+        raise UsageError("--what-if cannot be combined with -o.", "Leave out one of them.")
     if output:
         _require_writable(output, force=force)
     snapshot = snapshot_with_history(file, address, timeout_s)
@@ -60,7 +79,16 @@ def timeline(
         shown = Timeline(analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=only)
         if output:
             _write_trace(shown, output, force=force)
-    _print_summary(shown, analysed, output)
+        what_ifs = _changes(shown, questions)
+    _print_summary(shown, analysed, output, what_ifs)
+
+
+def _changes(shown: Timeline, questions: Sequence[str]) -> list[list[Change]]:
+    from dstack.analysis.history.what_if import changes_of
+
+    if questions and shown.critical_path is None:
+        raise UsageError("The history has no task that has ended.", "Take the snapshot later.")
+    return [changes_of(question, shown.run) for question in questions]
 
 
 def _require_writable(output: str, *, force: bool) -> None:
@@ -81,12 +109,14 @@ def _write_trace(shown: Timeline, output: str, *, force: bool) -> None:
         write_file(output, data, force=force)
 
 
-def _print_summary(shown: Timeline, analysed: AnalysedSnapshot, output: str | None) -> None:
+def _print_summary(
+    shown: Timeline, analysed: AnalysedSnapshot, output: str | None, what_ifs: Sequence[Sequence[Change]]
+) -> None:
     """Prints the summary; next to a trace it is short, and on standard error."""
     from dstack.report.summaries import print_timeline_summary, summary_lines
 
     if not output:
-        print_text(console_text(lambda console: print_timeline_summary(console, shown, analysed)))
+        print_text(console_text(lambda console: print_timeline_summary(console, shown, analysed, what_ifs)))
         return
     for line in summary_lines(shown, analysed):
         click.echo(visible(line), err=True)

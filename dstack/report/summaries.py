@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dstack.analysis.history.chains import Pipeline, PipelineStep
+    from dstack.analysis.history.simulation import Change
     from dstack.analysis.views.timeline import Timeline
 
 NOTABLE = 0.02
@@ -206,8 +207,13 @@ def shortfalls(recording: Recording) -> Iterator[str]:
         yield f"{len(reasons) - 5} further reasons are left out."
 
 
-def print_timeline_summary(console: Console, timeline: Timeline, analysed: AnalysedSnapshot) -> None:
-    """Print the summary, with a table of the steps of each pipeline."""
+def print_timeline_summary(
+    console: Console, timeline: Timeline, analysed: AnalysedSnapshot, what_ifs: Sequence[Sequence[Change]] = ()
+) -> None:
+    """Print the summary, with a table of the steps of each pipeline, the critical path, and what changes would do."""
+    from dstack.analysis.history.what_if import WhatIf
+    from dstack.report.critical_path_text import print_critical_path
+
     console.print(SafeText(counts_in_words(timeline), "bold"), soft_wrap=True)
     pipelines = shown_pipelines(timeline)
     for pipeline in pipelines[:SHOWN]:
@@ -217,6 +223,9 @@ def print_timeline_summary(console: Console, timeline: Timeline, analysed: Analy
         console.print(SafeText(limiting_in_words(pipeline)), soft_wrap=True)
     if len(pipelines) > SHOWN:
         console.print(SafeText(f"and {plural(len(pipelines) - SHOWN, 'more pipeline')}", "dim"))
+    if timeline.critical_path is not None:
+        console.print()
+        print_critical_path(console, timeline.critical_path, WhatIf(timeline.run, timeline.critical_path), what_ifs)
     if remarks := [*remarks_on(timeline), *map(capitalised, analysed.starving)]:
         console.print()
     for remark in remarks:
@@ -224,10 +233,14 @@ def print_timeline_summary(console: Console, timeline: Timeline, analysed: Analy
 
 
 def summary_lines(timeline: Timeline, analysed: AnalysedSnapshot) -> Iterator[str]:
-    """The same in short, as lines without a table."""
+    """The same in short, as lines without a table, and without predictions."""
+    from dstack.report.critical_path_text import path_in_words
+
     yield f"{counts_in_words(timeline)}."
     for pipeline in shown_pipelines(timeline)[:SHOWN]:
         yield f"{pipeline_title(pipeline)}: {limiting_in_words(pipeline)}"
+    if timeline.critical_path is not None:
+        yield path_in_words(timeline.critical_path)
     yield from (f"{remark}." for remark in (*remarks_on(timeline), *map(capitalised, analysed.starving)))
 
 

@@ -301,7 +301,7 @@ def test_a_filter_leaves_only_attempts_with_all_words() -> None:
     in_timeline(scene.with_history(), body)
 
 
-def test_rows_for_functions_and_chains_and_colours_by_chain() -> None:
+def test_rows_for_functions_and_chains_and_colours_by_chain_and_critical_path() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
         await pilot.press("b")
         await until(pilot, lambda: "functions" in titles(view))
@@ -310,6 +310,10 @@ def test_rows_for_functions_and_chains_and_colours_by_chain() -> None:
         await until(pilot, lambda: "functions" not in titles(view))
         await pilot.press("c")
         assert "coloured by chain" in screen_text(app)
+        await until(pilot, lambda: view.is_linked)
+        await pilot.press("c")
+        assert "★ on the critical path" in screen_text(app)
+        assert "Critical path of the run, " in screen_text(app)
         await pilot.press("c", "b")
         await until(pilot, lambda: titles(view)[0] == "node 10.0.0.1")
 

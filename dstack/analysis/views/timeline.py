@@ -8,7 +8,9 @@ from functools import cached_property
 from operator import attrgetter
 
 from dstack.analysis.history.chains import AttemptChain, Chains, Pipeline, pipelines_of
+from dstack.analysis.history.critical_path import CriticalPath, critical_path
 from dstack.analysis.history.marked_spans import MarkedSpans
+from dstack.analysis.history.run_model import RunModel
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
@@ -260,6 +262,22 @@ class Timeline:
         """The functions whose calls form chains, with the step that limits each of these pipelines."""
         slices = (one for track in self.tracks for one in track.slices)
         return pipelines_of(self.chains, slices, [mark.attempt for mark in self.mark_of.values() if mark.is_stuck])
+
+    # The critical path
+
+    @cached_property
+    def run(self) -> RunModel:
+        """The run as a model of what its calls and their callers waited for."""
+        return RunModel(self.history, self.job)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath | None:
+        """What determined how long the run took, None without calls that have ended."""
+        return critical_path(self.run)
+
+    def is_critical(self, attempt: Attempt) -> bool:
+        """Whether an attempt is on the critical path."""
+        return self.critical_path is not None and id(attempt) in self.critical_path.attempts
 
     # Marks
 

@@ -327,8 +327,8 @@ class TimelineRows:
 
 
 def link(timeline: Timeline) -> None:
-    """Compute the chains and pipelines of a timeline, which takes seconds for 100,000 attempts."""
-    _ = timeline.pipelines
+    """Compute the chains, pipelines and critical path of a timeline, which takes seconds for 100,000 attempts."""
+    _ = timeline.pipelines, timeline.critical_path
     for attempt in timeline.attempts[:1]:
         timeline.chain_of(attempt)
 

@@ -8,19 +8,21 @@ bar below the pointer, as many bars are narrower than a pixel.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import localtime
 
 from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
 
 from dstack.analysis.history import slices
+from dstack.analysis.history.critical_path import CriticalPath
 from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.history.what_if import WhatIf
 from dstack.analysis.naming.names import bounds
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
-from dstack.report import summaries
+from dstack.report import critical_path_text, summaries
 from dstack.report.page.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render, theme_colour
 from dstack.words import SHOWN, capitalised, plural, short_duration, shortly, visible
@@ -58,7 +60,8 @@ UNIQUE_PART = 16
 ROW_PX = 18
 AXES_PX = 58
 BAR_COLUMNS = ("left", "right", "top", "bottom", "colour", "alpha")
-FAILED_COLUMNS = ("left", "right", "top", "bottom")
+EDGES = ("left", "right", "top", "bottom")
+"""The columns of what is drawn over some bars: hatches, and outlines of those on the critical path."""
 MARK_COLUMNS = ("x", "y", "from")
 CLOCK = DatetimeTickFormatter(
     microseconds="%H:%M:%S.%f",
@@ -87,8 +90,12 @@ def gantt_data(
     began_at: float,
     stack_of_task: Mapping[str, str],
     stack_ids: Mapping[Key, str],
+    critical: Collection[int] = (),
 ) -> GanttData:
-    """The columns; times are relative to ``began_at``, and ids are those of the elements with stacks."""
+    """The columns; times are relative to ``began_at``, and ids are those of the elements with stacks.
+
+    ``critical`` are the Python ids of the attempts that are on the critical path.
+    """
     names: dict[str, int] = {}
     notes: dict[str, int] = {}
     endings: dict[str, int] = {}
@@ -110,6 +117,7 @@ def gantt_data(
         columns["task"].append(one.task.task_id[:UNIQUE_PART] if one else "")
         columns["ending"].append(_number(endings, one.task.task_id[UNIQUE_PART:] if one else ""))
         columns["stack"].append(_number(stacks, _stack(bar, one, stack_of_task)))
+        columns["critical"].append(int(not bar.is_wait and any(_is_critical(one, critical) for one in bar.attempts)))
     data = {
         **columns,
         "names": list(map(visible, names)),
@@ -122,6 +130,11 @@ def gantt_data(
         "marks": list(_marks(rows, began_at, stack_ids)),
     }
     return GanttData(data, [(visible(name), colour) for name, colour in coloured.items()])
+
+
+def _is_critical(attempt: Attempt, critical: Collection[int]) -> bool:
+    """Whether an attempt is marked as on the critical path; drivers always are, so they are not."""
+    return id(attempt) in critical and attempt.task.kind != "DRIVER_TASK"
 
 
 def _number(numbers: dict[str, int], text: str) -> int:
@@ -224,13 +237,15 @@ def _bars(name: str, rows: int, span_s: float) -> Plot:
     rectangles(chart, BAR_COLUMNS, **shades)
     rectangles(  # apart, as a pattern for each bar would take a second for each 100 of them
         chart,
-        FAILED_COLUMNS,
+        EDGES,
         fill_color=None,
         line_color=None,
         hatch_pattern="/",
         hatch_color="#5c0010",
         hatch_scale=6,
     )
+    outlines = rectangles(chart, EDGES, fill_color=None, line_width=2)
+    outlines.tags = [theme_colour("line_color", "--text")]
     marks = ColumnDataSource({column: [] for column in MARK_COLUMNS})
     lines = chart.segment(x0="from", x1="x", y0="y", y1="y", source=marks, line_width=2)
     lines.tags = [theme_colour("line_color", "--mark")]
@@ -247,7 +262,9 @@ def section(data: ReportData) -> Section | None:
     rows = rows_of(TimelineRows(timeline, "worker").tracks)
     began_at, ended_at = timeline.began_at, _ended_at(timeline)
     bars = bars_of(rows.rows, began_at, ended_at)
-    made = gantt_data(bars.bars, rows.rows, began_at, _stacks_of_tasks(data), data.stack_ids)
+    path = timeline.critical_path
+    critical = path.attempts if path else ()
+    made = gantt_data(bars.bars, rows.rows, began_at, _stacks_of_tasks(data), data.stack_ids, critical)
     offset_s = localtime(began_at).tm_gmtoff
     span_s = max(1e-3, ended_at - began_at) * 1.01  # the marks at its end are in view
     times = {"began": began_at, "offset": offset_s, "span": span_s, "rowPx": ROW_PX}
@@ -275,8 +292,26 @@ def section(data: ReportData) -> Section | None:
             for one in pipelines[:SHOWN]
         ],
         more_pipelines=len(pipelines) - SHOWN,
+        path=_path(timeline, path) if path else None,
     )
     return Section(KEY, "Timeline", body, gantt_charts(KEY, len(rows.rows), span_s), "gantt.js")
+
+
+@dataclass(frozen=True, slots=True)
+class _PathTexts:
+    """The texts of the critical path: its title, a table, and lines about its iterations and about changes."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    lines: Sequence[str]
+
+
+def _path(timeline: Timeline, path: CriticalPath) -> _PathTexts:
+    longest = critical_path_text.longest_in_words(path)
+    predictions = critical_path_text.predictions_in_words(WhatIf(timeline.run, path))
+    title, rows = critical_path_text.path_title(path), critical_path_text.path_rows(path)
+    return _PathTexts(title, critical_path_text.COLUMNS, rows, [*filter(None, (longest,)), *predictions])
 
 
 def _timeline(data: ReportData) -> Timeline | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.text import Text
 
@@ -26,6 +27,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.model.vertex_keys import Key
+from dstack.report.critical_path_text import path_in_words
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import limiting_in_words
 from dstack.tui.widgets.gantt import (
@@ -56,6 +58,10 @@ NAMES_OF_KINDS = {
     FAILED: "failed",
 } | {kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()}
 SHOWN_FUNCTIONS = 4
+Colouring = Literal["state", "chain", "path"]
+COLOURINGS: tuple[Colouring, ...] = ("state", "chain", "path")
+ON_PATH = "★"
+"""It precedes the names of bars on the critical path, where these are coloured."""
 
 
 def short_name(name: str) -> str:
@@ -63,10 +69,10 @@ def short_name(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def legend(*, by_chain: bool) -> Text:
+def legend(colouring: Colouring) -> Text:
     """What the glyphs and colours are."""
     waits = "  ".join(f"{glyph} {LETTERS[kind]} {SHORT_WAITS[phase]}" for phase, kind, glyph in _waits())
-    runs = "coloured by chain" if by_chain else "█ ran"
+    runs = {"state": "█ ran", "chain": "coloured by chain", "path": f"{ON_PATH} on the critical path"}[colouring]
     now = f"{RUNNING_GLYPH} runs  {MARK_GLYPH} waits now  {STUCK_GLYPH} stuck  {FAILED_GLYPH} failed"
     return SafeText(f"{runs}  {now}    before: {waits}")
 
@@ -102,11 +108,13 @@ class TimelineTexts:
             return text.append("  linking chains …", "italic")
         return text.append(f"  {plural(len(timeline.chains), 'chain')}" if timeline.chains else "")
 
-    def limits(self) -> Iterator[Text]:
-        """The step that limits the largest pipeline, and the first node that starves."""
+    def limits(self, colouring: Colouring) -> Iterator[Text]:
+        """The step that limits the largest pipeline, the critical path if coloured, and the first node that starves."""
         linked = self.timeline.pipelines if self.is_linked else ()
         pipelines = [one for one in linked if len(one.chains) > 1 and (one.limiting is not None or one.stuck)]
         yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
+        if self.is_linked and colouring == "path" and self.timeline.critical_path is not None:
+            yield SafeText(path_in_words(self.timeline.critical_path))
         yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
 
     # The selection
@@ -202,6 +210,8 @@ class TimelineTexts:
         if chain is not None:
             step = next((at for at, one in enumerate(chain.attempts, 1) if one is attempt), 0)
             parts.append(f"chain {chain.number}, {step} of {len(chain.attempts)}")
+        if self.is_linked and self.timeline.is_critical(attempt):
+            parts.append("on the critical path")
         if (caller := self.timeline.history.caller(attempt)) is not None:
             parts.append(f"called by {caller.task.name or 'the driver'}")
         return SafeText("  ".join(parts), "dim")

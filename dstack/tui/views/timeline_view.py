@@ -22,8 +22,27 @@ from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Groupi
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
 from dstack.tui.views.base import SourceLocation, View, following
-from dstack.tui.views.timeline_texts import TimelineTexts, attempt_of, legend, mark_of, short_name
-from dstack.tui.widgets.gantt import CHAIN_COLOURS, FIRST_CHAIN, PAN, ZOOM, Gantt, RowDrawing, title_of
+from dstack.tui.views.timeline_texts import (
+    COLOURINGS,
+    ON_PATH,
+    Colouring,
+    TimelineTexts,
+    attempt_of,
+    legend,
+    mark_of,
+    short_name,
+)
+from dstack.tui.widgets.gantt import (
+    CHAIN_COLOURS,
+    CRITICAL,
+    FIRST_CHAIN,
+    PAN,
+    UNCRITICAL,
+    ZOOM,
+    Gantt,
+    RowDrawing,
+    title_of,
+)
 from dstack.tui.widgets.outline import Detail
 from dstack.tui.widgets.time_axis import TimeAxis, Window, ruler
 
@@ -84,7 +103,7 @@ class TimelineView(View):
             id="own.later",
             tooltip="Show a later time",
         ),
-        Binding("c", "colour", "Colour", id="own.colour", tooltip="Colour bars by phase or by chain"),
+        Binding("c", "colour", "Colour", id="own.colour", tooltip="Colour bars by state, chain or critical path"),
         Binding("b", "group", "Group", id="own.group", tooltip="A row for each worker, function or chain"),
         Binding("f", "failed(1)", "Failed", id="own.failed", tooltip="Go to the next failed attempt by time"),
         Binding(
@@ -106,7 +125,7 @@ class TimelineView(View):
     def __init__(self) -> None:
         super().__init__()
         self.grouping: Grouping = "worker"
-        self.is_by_chain = False
+        self.colouring: Colouring = "state"
         self.is_linked = False
         self.rows: TimelineRows | None = None
         self._texts: TimelineTexts | None = None
@@ -187,7 +206,7 @@ class TimelineView(View):
         self._arranged[message.grouping] = message.rows
         self.is_linked = message.is_linked or self.is_linked
         self._texts = TimelineTexts(message.analysed, message.rows.timeline, self.is_linked)
-        self._head = (self._texts.head(), *self._texts.limits())
+        self._head = (self._texts.head(), *self._texts.limits(self.colouring))
         if message.is_linked:
             self._dress()
             self._show_head()
@@ -213,7 +232,7 @@ class TimelineView(View):
 
     def _show_head(self) -> None:
         figures, *limits = self._head or (Text(),)
-        lines = [figures, legend(by_chain=self.is_by_chain), *limits] if self._head else []
+        lines = [figures, legend(self.colouring), *limits] if self._head else []
         self.query_one("#head", Static).update(Text("\n").join(lines))
 
     @on(Gantt.Viewed)
@@ -294,33 +313,44 @@ class TimelineView(View):
             self._arrange(self.analysed, grouping)
 
     def action_colour(self) -> None:
-        self.is_by_chain = not self.is_by_chain
-        if self.is_by_chain and self.rows is not None and not self.is_linked:
+        self.colouring = following(COLOURINGS, self.colouring)
+        if self.colouring != "state" and self.rows is not None and not self.is_linked:
             self.notify("The chains are still being linked.")
+        self._colours.clear()
+        if self._texts is not None:
+            self._head = (self._texts.head(), *self._texts.limits(self.colouring))
         self._dress()
         self._show_head()
 
     def _dress(self) -> None:
-        self._gantt.dress(self._label, self._paint if self.is_by_chain and self.is_linked else None)
+        is_painted = self.colouring != "state" and self.is_linked
+        self._gantt.dress(self._label, self._paint if is_painted else None)
 
     def _label(self, row: TimelineRow, number: int) -> str:
         """The name of a bar: its function, or its process where a row is for a function."""
         assert row.bars is not None
-        task = row.bars.attempts[number].task
-        return f"pid {task.pid}" if self.grouping == "function" and task.pid else short_name(task.name)
+        attempt = row.bars.attempts[number]
+        task = attempt.task
+        name = f"pid {task.pid}" if self.grouping == "function" and task.pid else short_name(task.name)
+        return f"{ON_PATH} {name}" if self.colouring == "path" and self._is_critical(attempt) else name
+
+    def _is_critical(self, attempt: Attempt) -> bool:
+        return self.is_linked and self.rows is not None and self.rows.timeline.is_critical(attempt)
 
     def _paint(self, bars: Bars) -> bytes:
-        """The kinds of bars by which they are coloured by chain; a bar in no chain has its own."""
+        """The kinds of bars by which they are coloured."""
         known = self._colours.get(id(bars))
         if known is None:
-            assert self.rows is not None
-            chains = map(self.rows.timeline.chain_of, bars.attempts)
-            kinds = (
-                FIRST_CHAIN + chain.number % CHAIN_COLOURS if chain else kind
-                for chain, kind in zip(chains, bars.kinds, strict=True)
-            )
+            kinds = map(self._kind, bars.attempts, bars.kinds)
             known = self._colours[id(bars)] = (bars, bytes(kinds))
         return known[1]
+
+    def _kind(self, attempt: Attempt, kind: int) -> int:
+        """That of the critical path, or of a chain; a bar in no chain has its own."""
+        if self.colouring == "path":
+            return CRITICAL if self._is_critical(attempt) else UNCRITICAL
+        chain = self.rows.timeline.chain_of(attempt) if self.rows is not None else None
+        return FIRST_CHAIN + chain.number % CHAIN_COLOURS if chain else kind
 
     def choices(self) -> Iterator[SystemCommand]:
         for grouping in GROUPINGS:
@@ -422,7 +452,7 @@ class TimelineView(View):
             return None
         shown = self._gantt.window
         window = Window(shown.began_at, shown.ended_at, TEXT_WIDTH - TITLE_WIDTH)
-        lines = [self._texts.head().plain, legend(by_chain=self.is_by_chain).plain]
+        lines = [self._texts.head().plain, legend(self.colouring).plain]
         lines.append(" " * TITLE_WIDTH + ruler(window, self.rows.timeline.began_at))
         for row in self._gantt.rows[:EXPORTED_ROWS]:
             drawing = RowDrawing.of(row, window, None, self._label)

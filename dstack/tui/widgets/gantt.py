@@ -31,6 +31,8 @@ CHOSEN_PART = 0.6
 CHAIN_COLOURS = 6
 FIRST_CHAIN = 16
 """The kind of the first colour of chains."""
+CRITICAL, UNCRITICAL = FIRST_CHAIN + CHAIN_COLOURS, FIRST_CHAIN + CHAIN_COLOURS + 1
+"""The kinds of bars on the critical path, and of others, where these are coloured."""
 NAMES = {
     slices.ARGUMENTS: "arguments",
     slices.RESOURCES: "resources",
@@ -41,6 +43,8 @@ NAMES = {
     slices.WAITING: "waiting",
     slices.STUCK: "stuck",
     slices.FAILED: "failed",
+    CRITICAL: "critical",
+    UNCRITICAL: "uncritical",
 } | {FIRST_CHAIN + number: f"chain-{number}" for number in range(CHAIN_COLOURS)}
 STYLES = (*NAMES.values(), "title", "heading", "cursor", "selected", "mark")
 """The component classes of a Gantt chart: of bars by kind, and of its other parts."""

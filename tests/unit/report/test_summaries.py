@@ -70,7 +70,7 @@ def text_of(history: HistoryIndex) -> str:
 def test_a_deadlock_is_no_step_in_use_and_nodes_of_one_address_are_several() -> None:
     analysed = AnalysedSnapshot.of(load(RECORDED_CALLS))
     assert analysed.timeline
-    first, second = summary_lines(analysed.timeline, analysed)
+    first, second, _ = summary_lines(analysed.timeline, analysed)
 
     assert ", in 14 processes on 2 nodes: " in first
     assert first.endswith("2 running, 2 pending; 4 of them can never proceed.")
@@ -80,12 +80,13 @@ def test_a_deadlock_is_no_step_in_use_and_nodes_of_one_address_are_several() -> 
 def test_counts_and_the_limiting_step() -> None:
     history = index(driver_attempt(), *pipeline(RUNS), attempt(99, "never", submitted=3), asked=10.0)
 
-    first, second = summary_lines(*shown(history))
+    first, second, third = summary_lines(*shown(history))
 
     assert (
         first == "11 attempts of tasks in 10 s, in 3 processes on 1 node: 10 finished, 0 failed, 0 running, 1 pending."
     )
     assert second.startswith("5 chains through step_0 → step_1: step_1 limits the throughput: 1 at once is in use 8")
+    assert third.startswith("Critical path of the run, ")
     text = text_of(history)
     assert "step calls mean max mean wait max wait at once in use" in " ".join(text.split())
     assert "step_1 5 850 ms 850 ms" in " ".join(text.split())
@@ -100,7 +101,7 @@ def test_what_is_missing_or_unknown_is_said() -> None:
     assert "Attempts that are missing: 1,200 that Ray had no room for." in lines
     assert "It is not known what made the arguments of 2 attempts in these pipelines." in lines
     assert any(line.startswith("Clocks of hosts differ") for line in lines)
-    assert all(line in text_of(history).splitlines() for line in lines[2:])
+    assert all(line in text_of(history).splitlines() for line in lines[3:])
 
 
 def test_an_empty_timeline() -> None:

@@ -13,7 +13,7 @@ function drawGantt(gantt, place, chart, axes) {
   const rows = [...gantt.querySelectorAll(".gantt-row")];
   const tip = gantt.querySelector(".gantt-tip"), status = gantt.querySelector("[role=status]");
   const range = chart.x_range, number = data.left.length;
-  const [bars, failed, marks] = chart.renderers.map((renderer) => renderer.data_source);
+  const [bars, failed, outlines, marks] = chart.renderers.map((renderer) => renderer.data_source);
   let slots = rows.map((_, i) => i); // by row: its place from above, NaN if it is hidden
   let shownRows = slots; // by place: its row
   let isMatch = () => true;
@@ -34,8 +34,11 @@ function drawGantt(gantt, place, chart, axes) {
       columns.alpha.push(isMatch(i) ? 0.45 + 0.55 * data.busy[i] : 0.12);
     }
     bars.data = columns;
-    const isFailed = (_, at) => data.kind[shown[at]] >= STUCK_KIND && isMatch(shown[at]);
-    failed.data = Object.fromEntries(EDGES.map((edge) => [edge, columns[edge].filter(isFailed)]));
+    const only = (isWanted) => Object.fromEntries(
+      EDGES.map((edge) => [edge, columns[edge].filter((_, at) => isWanted(shown[at]) && isMatch(shown[at]))]),
+    );
+    failed.data = only((i) => data.kind[i] >= STUCK_KIND);
+    outlines.data = only((i) => data.critical[i]);
     const waits = data.marks.filter((mark) => !Number.isNaN(slots[mark.row]));
     marks.data = {
       x: waits.map((mark) => mark.at), from: waits.map((mark) => mark.from), y: waits.map((mark) => slots[mark.row] + 0.5),

@@ -18,13 +18,14 @@ from dstack.report.page.gantt_bars import bars_of, rows_of
 from dstack.report.page.section import ReportData, Section
 from dstack.report.page.timeline_section import FUNCTION_COLOURS, GanttData, gantt_data, section
 from tests.fuzzing.hostile_text import hostile
-from tests.paths import RECORDED_CALLS
+from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene
 from tests.unit.support.histories import attempt, driver_attempt, index, task_id
 from tests.unit.support.html_elements import ATTACK, Element, elements_of
 from tests.unit.support.large_histories import history_snapshot
 
 PIPELINE = load(RECORDED_CALLS)
+ROLES = load(ROOT / "docs" / "case-studies" / "rlhf_roles.json.gz")
 
 
 def section_of(snapshot: Snapshot, job: str | None = None) -> Section | None:
@@ -58,6 +59,20 @@ def test_the_steps_of_pipelines_are_tables() -> None:
 
     assert next(page.all("h3")).text == "5 chains through Trainer.step → Store.size"
     assert [cell.text for cell in next(page.all("table")).all("td")][:3] == ["Trainer.step", "5", "85 ms"]
+
+
+def test_bars_on_the_critical_path_are_marked_and_its_parts_are_a_table() -> None:
+    page = page_of(ROLES)
+    (data,) = page.all("script")
+    columns = json.loads(data.text)
+    names = [columns["names"][name] for name in columns["name"]]
+    marked = {name for name, mark in zip(names, columns["critical"], strict=True) if mark}
+
+    assert "Reward.score" in marked
+    assert marked.isdisjoint({"driver", "Critic.values"})
+    assert "Critical path of an iteration of driver rlhf_roles.py" in [one.text for one in page.all("h3")][-1]
+    assert [cell.text for cell in list(page.all("table"))[-1].all("td")][:4] == ["Reward.score", "86%", "2.3 s", "runs"]
+    assert "Reward.score twice as fast: 1.5 s instead of 2.6 s" in page.text
 
 
 def test_a_job_has_its_attempts_only() -> None:
