@@ -47,12 +47,9 @@ def print_critical_path(
 def path_title(path: CriticalPath) -> str:
     """``Critical path of an iteration of driver train.py, 2.6 s in the median of 7``."""
     if path.iterations is None:
-        return f"Critical path of the run, {short_duration(path.step_s)}"
+        return f"Critical path of {path.whose}, {short_duration(path.step_s)}"
     count = len(path.iterations.durations_s)
-    return (
-        f"Critical path of an iteration of {path.iterations.caller.name}, "
-        f"{short_duration(path.step_s)} in the median of {count:,}"
-    )
+    return f"Critical path of an iteration of {path.whose}, {short_duration(path.step_s)} in the median of {count:,}"
 
 
 def path_rows(path: CriticalPath) -> list[tuple[str, ...]]:
@@ -80,8 +77,8 @@ def longest_in_words(path: CriticalPath) -> str:
     """``The longest one took 3.5 s, of which 3.1 s are Reward.score.``; empty if none was much longer than others."""
     if path.iterations is None:
         return ""
-    longest = max(path.by_iteration, key=lambda one: one.step_s)
-    if longest.step_s < LONG * path.step_s:
+    longest = max(path.by_iteration, key=lambda one: one.step_s, default=None)
+    if longest is None or longest.step_s < LONG * path.step_s:
         return ""
     most = longest.shares[0]
     took = f"The longest one took {short_duration(longest.step_s)}"

@@ -52,8 +52,12 @@ class Share:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The segments of the path in the order of time, without gaps, and the iterations that they are of, if any."""
+    """The segments of the path in the order of time, without gaps, and the iterations that they are of, if any.
 
+    ``whose`` is the name of the caller whose run or iterations these are.
+    """
+
+    whose: str
     segments: Sequence[Segment]
     iterations: Iterations | None
 
@@ -84,9 +88,10 @@ class CriticalPath:
 
     @cached_property
     def by_iteration(self) -> Sequence[CriticalPath]:
-        """The parts of all iterations."""
+        """The parts of all iterations that it explains."""
         times = self.iterations.times if self.iterations else []
-        return [CriticalPath(list(_within(self.segments, *pair)), None) for pair in pairwise(times)]
+        parts = (list(_within(self.segments, *pair)) for pair in pairwise(times))
+        return [CriticalPath(self.whose, part, None) for part in parts if part]
 
 
 def critical_path(model: RunModel) -> CriticalPath | None:
@@ -95,13 +100,14 @@ def critical_path(model: RunModel) -> CriticalPath | None:
     if iterations is not None:
         walk = _Walk(model, iterations.times[0], iterations.times[-1])
         walk.explain(lambda: walk.in_caller(iterations.caller, iterations.starts[-1]))
-    elif calls := [call for call in model.calls if model.job in (None, call.attempt.task.job_id)]:
-        last = max(calls, key=lambda call: call.ended_at)
+    elif model.own_calls:
+        last = max(model.own_calls, key=lambda call: call.ended_at)
         walk = _Walk(model, float("-inf"), last.ended_at)
         walk.explain(lambda: walk.end_of(last))
     else:
         return None
-    return CriticalPath(walk.segments[::-1], iterations) if walk.segments else None
+    whose = iterations.caller.name if iterations else model.title
+    return CriticalPath(whose, walk.segments[::-1], iterations) if walk.segments else None
 
 
 Next = Callable[[], "Next | None"]

@@ -48,7 +48,10 @@ class Iterations:
 
 
 class RunModel:
-    """The ended calls of a history, and the callers of a job; without a ``job`` those of all."""
+    """The ended calls of a history, and their callers.
+
+    The run is that of a ``job``; by default of the one whose call ended last.
+    """
 
     def __init__(self, history: HistoryIndex, job: str | None = None) -> None:
         self.history = history
@@ -62,6 +65,8 @@ class RunModel:
         skip_polls(self.callers.values(), self.calls)
         self._number_steps()
         _find_freed(self)
+        if job is None and self.calls:
+            self.job = max(self.calls, key=_ended_at).attempt.task.job_id
 
     # Calls and callers
 
@@ -77,7 +82,8 @@ class RunModel:
     def _call(self, attempt: Attempt) -> Call:
         submitted = _latest(attempt.began_at, attempt.submitted_at)
         ready = _latest(submitted, attempt.ready_at)
-        begins = (attempt.started_at, attempt.arrived_at, attempt.sent_at)
+        never = attempt.ended_at if attempt.state == "failed" else None
+        begins = (attempt.started_at, never, attempt.arrived_at, attempt.sent_at)
         started = _latest(ready, next((time for time in begins if time is not None), None))
         ended = _latest(started, attempt.ended_at)
         name = self._names.step(attempt.task).function
@@ -116,9 +122,25 @@ class RunModel:
         self.calls = [call for call in self.calls if call.step >= 0 or call.retried]
 
     @cached_property
+    def own_calls(self) -> Sequence[Call]:
+        """The calls of the job."""
+        return [call for call in self.calls if call.attempt.task.job_id == self.job]
+
+    @cached_property
     def began_at(self) -> float:
-        """When its first driver, or other caller that is no call of the model, began."""
-        return min((caller.began_at for caller in self.callers.values() if caller.call is None), default=0.0)
+        """When the job's driver, or another caller of it that is no call of the model, began."""
+        own = (caller for caller in self.callers.values() if caller.call is None and self._is_of_job(caller))
+        return min((caller.began_at for caller in own), default=0.0)
+
+    @property
+    def ended_at(self) -> float:
+        """The last end of a call of the job."""
+        return max((call.ended_at for call in self.own_calls), default=0.0)
+
+    @property
+    def title(self) -> str:
+        """The name of the driver; that of the job if the GCS does not keep it."""
+        return next((driver.name for driver in self.drivers), f"job {self.job}")
 
     # Actors and resources
 
@@ -133,9 +155,14 @@ class RunModel:
         actor = self.history.index.actors.get(task.actor_id or "")
         return actor.class_name if actor else task.name.rpartition(".")[0] if task.actor_id else ""
 
+    def has_ended(self, actor_id: str | None) -> bool:
+        """Whether an actor is dead, or unknown as the GCS no longer keeps it."""
+        actor = self.history.index.actors.get(actor_id or "")
+        return actor is None or actor.state == "DEAD"
+
     def actors_of(self, class_name: str) -> int:
-        """How many actors of a class have run calls."""
-        return len({call.actor_id for call in self.calls if call.actor_id and self.class_of(call) == class_name})
+        """How many actors of a class have run calls of the job."""
+        return len({call.actor_id for call in self.own_calls if call.actor_id and self.class_of(call) == class_name})
 
     # Iterations
 
@@ -145,7 +172,7 @@ class RunModel:
         return [one for one in self.callers.values() if one.is_driver and self._is_of_job(one)]
 
     def _is_of_job(self, caller: Caller) -> bool:
-        return self.job is None or any(call.attempt.task.job_id == self.job for call in caller.calls[:1])
+        return any(call.attempt.task.job_id == self.job for call in caller.calls[:1])
 
     @cached_property
     def iterations(self) -> Iterations | None:
@@ -163,6 +190,10 @@ class RunModel:
         """Its last call, which need not have ended."""
         own = (one for one in reversed(self.history.attempts) if one.task.parent_task_id == driver.task_id)
         return next(own, None)
+
+
+def _ended_at(call: Call) -> float:
+    return call.ended_at
 
 
 def _latest(time: float, other: float | None) -> float:
@@ -215,7 +246,7 @@ def _holdings(model: RunModel, on_actors: Mapping[str, Sequence[Call]]) -> Itera
             actor = actors.get(task.actor_id or "") if call.is_creation else None
             if call.is_creation:
                 ends = [one.ended_at for one in on_actors.get(task.actor_id or "", ())]
-                given_at = max([call.ended_at, *ends]) if actor and actor.state == "DEAD" else None
+                given_at = max([call.ended_at, *ends]) if model.has_ended(task.actor_id) else None
             node_id = task.node_id or (actor.node_id if actor else None)
             taken_at = max(call.ready_at, call.attempt.sent_at or call.started_at)
             yield Holding(call.number, node_id, call.resources, call.ready_at, taken_at, given_at, _pauses(call))

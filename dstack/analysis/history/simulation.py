@@ -65,16 +65,13 @@ class Simulation:
         self._retries = {call.retried.number: call for call in model.calls if call.retried}
         self._speed = {one.function: one.times for one in changes if isinstance(one, Faster)}
         self._actors = _Actors(model, {one.class_name: one.count for one in changes if isinstance(one, ActorCount)})
+        actors = (call.attempt.task.actor_id for call in model.calls)
+        self._left = Counter(actor_id for actor_id in actors if actor_id and model.has_ended(actor_id))
         self._tasks = _Tasks(_resources(model, changes), [one for one in changes if isinstance(one, Without)])
         for caller in model.callers.values():
             if caller.call is None and caller.steps:
                 self._clock.at(caller.began_at, partial(self._begin_step, caller, 0))
         self._clock.run()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all calls have ended."""
-        return len(self.ends.at) == len(self._known)
 
     # Callers
 
@@ -144,11 +141,22 @@ class Simulation:
         self._clock.after(call.ended_at - call.free_at, partial(self._notice, call))
 
     def _notice(self, call: Call) -> None:
-        self._tasks.end(call)
+        if not call.is_creation:
+            self._tasks.end(call)
+        self._end_actor(call)
         self._begin_granted()
         if call.number in self._retries:
             self._submit(self._retries[call.number])
         self.ends.add(call, self._clock.now)
+
+    def _end_actor(self, call: Call) -> None:
+        """An actor that has ended in the recorded run frees its resources after the last of its calls."""
+        actor_id = call.attempt.task.actor_id or ""
+        creation = call if call.is_creation else call.created_by
+        if actor_id in self._left:
+            self._left[actor_id] -= 1
+            if not self._left[actor_id] and creation is not None:
+                self._tasks.end(creation)
 
 
 def _could_start_at(call: Call) -> float:
@@ -274,8 +282,8 @@ class _Tasks:
         self._resources.take(node_id, cpus_of(need))
 
     def end(self, call: Call) -> None:
-        """A task frees what it holds; an actor keeps it."""
-        if call.number in self._held and not call.is_creation:
+        """A task, or the actor that a call has created, frees what it holds."""
+        if call.number in self._held:
             self._resources.give(*self._held.pop(call.number))
 
 
@@ -308,14 +316,14 @@ class _Queue:
 
 
 class _Actors:
-    """The queues of all actors; those of a class with another number of actors have one queue."""
+    """The queues of all actors; those of the job of a class with another number of actors have one queue."""
 
     def __init__(self, model: RunModel, counts: Mapping[str, int]) -> None:
         self._queues: dict[str, _Queue] = {}
         shared: dict[str, _Queue] = {}
         for actor_id, calls in grouped((call.actor_id, call) for call in model.calls if call.actor_id).items():
             name, slots = model.class_of(calls[0]), slots_of(calls)
-            if name in counts:
+            if name in counts and calls[0].attempt.task.job_id == model.job:
                 self._queues[actor_id] = shared.setdefault(name, _Queue(slots * counts[name]))
             else:
                 self._queues[actor_id] = _Queue(slots, unsent=_orders(calls) if slots == 1 else {})

@@ -47,7 +47,7 @@ class WhatIf:
         """How long an iteration took in the median, or else the run up to the last end of a call."""
         if self.model.iterations is not None:
             return median(self.model.iterations.durations_s)
-        return max(call.ended_at for call in self.model.calls) - self.model.began_at
+        return self.model.ended_at - self.model.began_at
 
     @cached_property
     def simulated_s(self) -> float | None:
@@ -86,8 +86,9 @@ class WhatIf:
     def _simulate(self, changes: Sequence[Change]) -> float | None:
         simulation, iterations = Simulation(self.model, changes), self.model.iterations
         if iterations is None:
-            ends = simulation.ends.at.values()
-            return max(ends) - self.model.began_at if simulation.is_complete else None
+            ends = [simulation.ends.at.get(call.number) for call in self.model.own_calls]
+            known = [at for at in ends if at is not None]
+            return max(known) - self.model.began_at if len(known) == len(ends) else None
         task_id = iterations.caller.task_id
         times = [at for number in iterations.starts if (at := simulation.step_at.get((task_id, number))) is not None]
         is_complete = len(times) == len(iterations.starts)

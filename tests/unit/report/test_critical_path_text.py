@@ -60,11 +60,9 @@ def test_the_path_with_proposals() -> None:
 def test_the_path_of_a_run_without_iterations() -> None:
     path, _ = found_in("document_pipeline")
 
-    assert path_title(path) == "Critical path of the run, 40 s"
+    assert path_title(path) == "Critical path of driver document_pipeline.py, 40 s"
     assert longest_in_words(path) == ""
-    assert path_in_words(path).startswith(
-        "Critical path of the run, 40 s: analyse 69% (runs; tasks need its resources), "
-    )
+    assert path_in_words(path).startswith(f"{path_title(path)}: analyse 69% (runs; tasks need its resources), ")
 
 
 @pytest.mark.parametrize(

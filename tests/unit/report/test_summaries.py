@@ -86,7 +86,7 @@ def test_counts_and_the_limiting_step() -> None:
         first == "11 attempts of tasks in 10 s, in 3 processes on 1 node: 10 finished, 0 failed, 0 running, 1 pending."
     )
     assert second.startswith("5 chains through step_0 → step_1: step_1 limits the throughput: 1 at once is in use 8")
-    assert third.startswith("Critical path of the run, ")
+    assert third.startswith("Critical path of driver train.py, ")
     text = text_of(history)
     assert "step calls mean max mean wait max wait at once in use" in " ".join(text.split())
     assert "step_1 5 850 ms 850 ms" in " ".join(text.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import pairwise
 
@@ -11,9 +12,11 @@ from msgspec.structs import replace
 from dstack.analysis.history.critical_path import CriticalPath, critical_path
 from dstack.analysis.history.run_model import RunModel
 from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.history.what_if import WhatIf
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import TaskAttempt
+from dstack.report.critical_path_text import path_in_words, predictions_in_words
 from tests.paths import RECORDED_CLUSTERS, ROOT
 from tests.unit.simulations.programs import US, Program, Run, critical_work, history_of, random_program, window_program
 from tests.unit.support.histories import ACTOR, attempt, driver_attempt, index, task_id
@@ -164,6 +167,38 @@ def test_a_retry_begins_after_the_attempt_before() -> None:
 
 def test_without_ended_calls_there_is_no_path() -> None:
     assert critical_path(RunModel(index(driver_attempt(), attempt(1, "f", submitted=0)))) is None
+
+
+def test_of_several_jobs_it_is_the_one_that_ended_last() -> None:
+    early = replace(attempt(1, "early", submitted=0, ready=0, started=0, ended=5, worker=1), job_id="02000000")
+    late = attempt(2, "late", submitted=3, ready=3, started=3, ended=6, worker=2)
+
+    assert kinds(early, late) == [("driver train.py", "runs", 3.0), ("late", "runs", 3.0)]
+
+
+def test_changed_histories_never_fail() -> None:
+    history = AnalysedSnapshot.of(load(CASES / "slow_leaves.json.gz")).history
+    assert history is not None
+    for seed in range(40):
+        chance = random.Random(seed)
+        changed = [_changed(one, chance) for one in history.history.attempts if chance.random() < 0.9]
+        model = RunModel(HistoryIndex(history.index, replace(history.history, attempts=tuple(changed))))
+        found = critical_path(model)
+        if found is not None:
+            assert all(one.ended_at == following.began_at for one, following in pairwise(found.segments))
+            list(predictions_in_words(WhatIf(model, found)))
+            path_in_words(found)
+
+
+def _changed(one: TaskAttempt, chance: random.Random) -> TaskAttempt:
+    """The same with other times and another parent, as no cluster reports them."""
+    states = {
+        name: at + chance.choice([0, 0, 1, -1, 50]) * chance.random()
+        for name, at in one.states.items()
+        if chance.random() < 0.9
+    }
+    parent = chance.choice([one.parent_task_id, one.parent_task_id, None, one.task_id])
+    return replace(one, states=states, parent_task_id=parent, required_resources={"CPU": chance.choice([0.0, 1.0])})
 
 
 def test_parents_that_form_a_cycle_end_the_search() -> None:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from dstack.analysis.history.critical_path import critical_path
-from dstack.analysis.history.run_model import RunModel
+from dstack.analysis.history.run_model import RunModel, slots_of
 from dstack.analysis.history.simulation import ActorCount, Change, Faster, ResourceTotal, Without
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.history.what_if import CHANGE_FORMS, EXISTING_NAMES, WhatIf, changes_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
 from dstack.files.snapshot_file import load
+from dstack.model.snapshot import TaskAttempt
 from tests.paths import RECORDED_CLUSTERS, ROOT
 from tests.unit.simulations.programs import US, Program, Run, history_of, random_program, window_program
+from tests.unit.support.histories import ACTOR, NOW, attempt, driver_attempt, index
 
 CASES = ROOT / "docs" / "case-studies"
 LATE_US = 1_000
@@ -156,6 +158,31 @@ def test_changes_that_are_not_understood(text: str, remedy: str) -> None:
     with pytest.raises(UsageError) as raised:
         changes_of(text, model)
     assert raised.value.remedy == remedy
+
+
+def actor_call(number: int, started: float | None, ended: float) -> TaskAttempt:
+    is_failed = started is None
+    return attempt(
+        number,
+        "A.f",
+        submitted=0,
+        ready=0,
+        sent=0,
+        started=started,
+        ended=ended,
+        failed=is_failed,
+        worker=1,
+        kind="ACTOR_TASK",
+        actor_id=ACTOR,
+    )
+
+
+def test_calls_that_failed_before_they_began_take_no_slot() -> None:
+    ran = (actor_call(1, 0, 2), actor_call(2, 2, 4))
+    model = RunModel(index(driver_attempt(), *ran, actor_call(3, None, 5), actor_call(4, None, 5)))
+
+    assert slots_of(model.calls) == 1
+    assert [one.started_at - NOW for one in model.calls] == pytest.approx([0, 2, 5, 5])
 
 
 def test_nothing_is_predicted_if_the_simulation_differs_from_the_run() -> None:
