@@ -137,15 +137,13 @@ def exported(found: Profile, suffix: str) -> bytes:
 
         text = dumps(found)
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
+    if suffix == ".html":
+        from dstack.report.page.pages import profile_page
+
+        return profile_page(found)
     from dstack.analysis.stacks.profiles import profile_stacks
 
     stacks = profile_stacks(found)
-    if suffix == ".html":
-        from dstack.report.page.flame_section import Flame
-        from dstack.report.page.pages import flame_page
-        from dstack.report.profile_text import profile_summary
-
-        return flame_page([Flame("Profile", stacks)], f"Profile of {found.address}", profile_summary(found))
     if suffix == ".speedscope.json":
         from dstack.report.stacks_files import speedscope
 

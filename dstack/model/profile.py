@@ -9,11 +9,12 @@ Times that end in ``_at`` are Unix seconds, ``_us`` microseconds since the profi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from dstack.model.recording import Recording
 from dstack.model.snapshot import Model
 from dstack.observed.calls import Int, Natural, UnixTime
 from dstack.observed.node import Failure
@@ -122,6 +123,10 @@ class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
     def steps_of(self, share: Share) -> tuple[PathStep, ...]:
         """The path of a share, outermost first."""
         return tuple(self.steps[index] for index in self.paths[share.path])
+
+
+Sampled: TypeAlias = Recording | Profile
+"""What was sampled over some time."""
 
 
 class RootTime(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +18,16 @@ NOTABLE_POINTS = 5.0
 """A change of a share by less, in percentage points, is not shown."""
 NOTABLE_QUEUE = 0.1
 ARROW = " → "
+STATE_WORDS: Mapping[State, str] = {
+    "runs": "runs",
+    "sleeps": "sleeps",
+    "waits": "waits",
+    "queue": "waits in a queue",
+    "resources": "waits for resources",
+    "starts": "waits for a start",
+    "outside": "waits for something outside Ray",
+    "": "",
+}
 STYLES: dict[State, str] = {
     "runs": "green",
     "sleeps": "blue",

@@ -88,14 +88,11 @@ class Weights(Generic[Entry]):
 
     def of(self, branch: PathBranch[Entry]) -> int:
         """The weight of all in a branch."""
-        return self._between(branch.begin, branch.end)
+        return self._sums[branch.end - self._first] - self._sums[branch.begin - self._first]
 
     def own(self, branch: PathBranch[Entry]) -> int:
         """The weight of what ends in a branch."""
-        return self._between(branch.begin, branch.begin + branch.own)
-
-    def _between(self, begin: int, end: int) -> int:
-        return self._sums[end - self._first] - self._sums[begin - self._first]
+        return self.of(branch) - sum(map(self.of, branch.children))
 
 
 def weigh_by(measure: Measure) -> Weigh:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.model.profile import PathStep, Profile, RootTime
+from dstack.words import grouped
+
+MAX_SLICES = 5_000
+"""The most slices into which the time of a root is cut to draw it in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,39 @@ def profile_stacks(profile: Profile, within: Interval | None = None) -> Weighted
     interval = within or whole(profile)
     stacks = (((one.root,), one.path, interval.of(one)) for one in times_of(profile))
     return WeightedStacks.summed("profile", "microseconds", stacks)
+
+
+def stacks_in_time(profile: Profile, within: Interval | None = None) -> WeightedStacks:
+    """As :func:`profile_stacks`, but in the order of time, one root after the other; a stack may come back later.
+
+    The paths that share a time are side by side in it.
+    """
+    interval = within or whole(profile)
+    by_root = grouped((one.root, one) for one in times_of(profile))
+    slices = ((root, path, us) for root, times in by_root.items() for path, us in _in_time(times, interval))
+    found = (
+        WeightedStack((root,), path, sum(us for _, _, us in same))
+        for (root, path), same in groupby(slices, key=lambda one: one[:2])
+    )
+    return WeightedStacks("profile", "microseconds", tuple(found))
+
+
+def _in_time(times: Sequence[RootTime], within: Interval) -> Iterator[tuple[tuple[PathStep, ...], int]]:
+    """The paths of one root with their times; the last path before continues first."""
+    edges = {edge for one in times for edge in (one.began_us, one.began_us + one.lasted_us)}
+    cuts = sorted(min(max(edge, within.from_us), within.to_us) for edge in edges)
+    cuts = [*cuts[: -1 : 1 + len(cuts) // MAX_SLICES], *cuts[-1:]]
+    ahead, now, last = deque(times), list[RootTime](), tuple[PathStep, ...]()
+    for one in (Interval(*edge) for edge in pairwise(cuts)):
+        while ahead and ahead[0].began_us < one.to_us:
+            now.append(ahead.popleft())
+        now = [time for time in now if time.began_us + time.lasted_us > one.from_us]
+        weights: Counter[tuple[PathStep, ...]] = Counter()
+        for time in now:
+            weights[time.path] += one.of(time)
+        for path in sorted(+weights, key=lambda path: (path != last, path)):
+            yield path, weights[path]
+            last = path
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,14 +77,14 @@ class PathBranch(Generic[Entry]):
             begin = found[-1].end
         return tuple(sorted(found, key=lambda branch: -branch.count))
 
-    def find(self, path: Sequence[PathStep]) -> Self:
-        """The branch of this path below this one, or as far as there is one."""
+    def find(self, path: Sequence[PathStep], near: int = 0) -> Self:
+        """The branch of this path below this one, or as far as there is one; of several the one with entry ``near``."""
         branch = self
         for place in path:
-            child = next((child for child in branch.children if child.place == place), None)
-            if child is None:
+            same = [child for child in branch.children if child.place == place]
+            if not same:
                 break
-            branch = child
+            branch = next((child for child in same if child.begin <= near < child.end), same[0])
         return branch
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
@@ -33,7 +35,7 @@ class WeightedStack:
 
 @dataclass(frozen=True, slots=True)
 class WeightedStacks:
-    """Stacks of one kind of weight; no two of them have the same groups and frames."""
+    """Stacks of one kind of weight; unless they are in the order of time, no two have the same groups and frames."""
 
     name: str
     unit: Unit
@@ -95,7 +97,7 @@ def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
     Two recordings of one program are rarely at the same lines of a loop, and never after its source was edited.
     """
     steps = {step for one in recordings for stack in one.stacks for step in stack.frames}
-    first = {_without_line(step): step for step in sorted(steps, key=lambda step: -step.line)}
+    first = {without_line(step): step for step in sorted(steps, key=lambda step: -step.line)}
     return tuple(
         WeightedStacks.summed(one.name, one.unit, (_by_first_lines(stack, first) for stack in one.stacks))
         for one in recordings
@@ -105,10 +107,11 @@ def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
 def _by_first_lines(
     stack: WeightedStack, first: dict[tuple[str, ...], PathStep]
 ) -> tuple[tuple[str, ...], tuple[PathStep, ...], int]:
-    return stack.groups, tuple(first[_without_line(step)] for step in stack.frames), stack.weight
+    return stack.groups, tuple(first[without_line(step)] for step in stack.frames), stack.weight
 
 
-def _without_line(step: PathStep) -> tuple[str, ...]:
+def without_line(step: PathStep) -> tuple[str, ...]:
+    """Equal for the same function, whichever of its lines."""
     return step.name, step.file, step.function, step.origin
 
 
@@ -163,6 +166,22 @@ class WeightedPath:
 WeightedBranch = PathBranch[WeightedPath]
 
 
+class OrderedBranch(PathBranch[WeightedPath]):
+    """All stacks with a common beginning that follow each other; the same beginning may come back later."""
+
+    @cached_property
+    def children(self) -> tuple[OrderedBranch, ...]:
+        """The branches it parts into, in their order."""
+        found: list[OrderedBranch] = []
+        begin = self.begin
+        for step, alike in groupby(self.entries, key=lambda entry: entry.path[self.depth : self.depth + 1]):
+            end = begin + sum(1 for _ in alike)
+            if step:
+                found.append(OrderedBranch(self._tree, begin, end, self.depth + 1))
+            begin = end
+        return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """The weights of a branch now and before, and its shares of its group or of all, in percent; 0 of nothing."""
@@ -196,20 +215,32 @@ class Shares:
 class WeightedTree:
     """A tree of weighted stacks; ``baseline`` are those that it is compared with, if any.
 
-    The widths are those of ``stacks``, or of the baseline if ``by_baseline``, which shows what has disappeared.
+    The widths are those of ``stacks``, or of the baseline if ``by_baseline``, which shows what has disappeared. With
+    ``in_order``, stacks are merged only where they follow each other, and there is no baseline.
     """
 
     def __init__(
-        self, stacks: WeightedStacks, baseline: WeightedStacks | None = None, *, by_baseline: bool = False
+        self,
+        stacks: WeightedStacks,
+        baseline: WeightedStacks | None = None,
+        *,
+        by_baseline: bool = False,
+        in_order: bool = False,
     ) -> None:
         self.unit = stacks.unit
         self.baseline = baseline
-        self.root = _tree(stacks, baseline)
+        self.in_order = in_order
+        self.root = _ordered_tree(stacks) if in_order else _tree(stacks, baseline)
         sides = (stacks, baseline) if baseline else (stacks,)
         self._groups = {stack.groups[0] for side in sides for stack in side.stacks if stack.groups}
         self._now = Weights(self.root, lambda entry: entry.weight)
         self._before = Weights(self.root, lambda entry: entry.before)
         self.weights = self._before if by_baseline and baseline is not None else self._now
+
+    def ordered(self, branches: Iterable[WeightedBranch]) -> list[WeightedBranch]:
+        """Those with any width, the widest first, or in their order."""
+        wide = [branch for branch in branches if self.weights.of(branch) > 0]
+        return wide if self.in_order else sorted(wide, key=lambda branch: -self.weights.of(branch))
 
     def shares(self, branches: Iterable[WeightedBranch]) -> Shares:
         """The weights and shares of branches of one group; those of a group itself are of all."""
@@ -226,6 +257,11 @@ class WeightedTree:
         """The outermost group that a branch is in, else the root."""
         path = branch.path
         return self.root.find(path[:1]) if len(path) > 1 and path[0].name in self._groups else self.root
+
+
+def _ordered_tree(stacks: WeightedStacks) -> OrderedBranch:
+    entries = [WeightedPath((*map(PathStep, stack.groups), *stack.frames), stack.weight, 0) for stack in stacks.stacks]
+    return OrderedBranch(entries, 0, len(entries), 0)
 
 
 def _tree(stacks: WeightedStacks, baseline: WeightedStacks | None) -> WeightedBranch:

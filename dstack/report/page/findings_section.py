@@ -9,6 +9,7 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Entry, Finding, Step
+from dstack.model.profile import Profile
 from dstack.model.snapshot import Node, Snapshot, TaskHistory
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
@@ -16,6 +17,7 @@ from dstack.report.check_json import pauses_ms
 from dstack.report.finding import status_sentence
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render
+from dstack.report.profile_text import profile_shortfalls
 from dstack.report.rich_text import place_of
 from dstack.report.summaries import SHOWN_FAILURES, missing_attempts, shortfalls
 from dstack.words import duration, plural, shortly
@@ -130,8 +132,11 @@ def _remarks(data: ReportData) -> Iterator[str]:
     yield from _samples(data.analysed)
     yield from _history(snapshot.history)
     yield from _clocks(snapshot)
-    for name, recording in data.recordings:
-        yield from (f"Recording {name}: {text}" for text in shortfalls(recording))
+    for name, sampled in data.recordings:
+        if isinstance(sampled, Profile):
+            yield from (f"Profile {name}: {text}" for text in profile_shortfalls(sampled))
+        else:
+            yield from (f"Recording {name}: {text}" for text in shortfalls(sampled))
 
 
 def _samples(analysed: AnalysedSnapshot) -> Iterator[str]:

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import colorsys
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from bokeh.core.properties import value
 from bokeh.models import HoverTool, Plot, Range1d, TapTool
 from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
+from dstack.analysis.stacks.profiles import profile_stacks, stacks_in_time
 from dstack.analysis.stacks.stack_tree import marks_of
-from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
+from dstack.analysis.stacks.weighted_stacks import (
+    Unit,
+    WeightedBranch,
+    WeightedStacks,
+    WeightedTree,
+    recorded_stacks,
+    without_line,
+)
 from dstack.analysis.views.all_stacks import ChosenStacks
-from dstack.model.profile import PathStep
+from dstack.model.profile import PathStep, Profile, State
 from dstack.model.recording import Recording
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render
+from dstack.report.profile_text import STATE_WORDS, profile_shortfalls, profile_summary
 from dstack.report.summaries import recording_summary, shortfalls
 from dstack.words import duration, grouped, plural, visible
 
@@ -32,6 +42,17 @@ AROUND_PX = 16
 HUES = {"user": 30, "library": 130, "ray": 205, "stdlib": 265}
 """The hue of a frame by the origin of its code."""
 ORIGINS = {"user": "application", "library": "library", "ray": "Ray", "stdlib": "standard library"}
+FRAME_SATURATION, PALE_SATURATION = 0.75, 0.3
+"""Frames are pale where steps with a state stand out."""
+STATE_COLOURS: Mapping[State, str] = {
+    "runs": "#57b868",
+    "sleeps": "#6fa8f5",
+    "waits": "#8fd6d6",
+    "queue": "#f5c63d",
+    "resources": "#e58bd2",
+    "starts": "#b79cf2",
+    "outside": "#f2867a",
+}
 COLUMNS = (
     "left",
     "right",
@@ -43,6 +64,7 @@ COLUMNS = (
     "name",
     "place",
     "weight",
+    "share",
     "colour",
     "line",
     "alpha",
@@ -51,6 +73,10 @@ COLUMNS = (
 MOST_RECORDINGS = 6
 MOST_BOXES = 10_000
 """The most rectangles of one flame graph, as there are several."""
+PROFILE_WIDTH = (
+    "The width is wall-clock time of what was followed: from each driver down through its waits, to what runs, queues "
+    "or is missing at their ends. A wait for several things shares its time among those that are missing."
+)
 OWN_TIME = (
     "The width is the time in which tasks ran, also while they slept or waited. A caller is as wide as the calls below "
     "it, and calls that ran in parallel stand side by side."
@@ -82,29 +108,23 @@ class Boxes:
         return 1 + max((box.depth for box in self.boxes), default=0)
 
 
-def boxes_of(stacks: WeightedStacks, most: int = MAX_BOXES) -> Boxes:
-    """The rectangles of stacks that are merged where they begin with the same groups and calls; the widest so many."""
-    found = Boxes()
-    path: list[int] = []
-    names: list[PathStep] = []
-    for stack in sorted(stacks.stacks, key=_path):
-        steps = _path(stack)
-        common = next((i for i, (a, b) in enumerate(zip(names, steps, strict=False)) if a != b), len(names))
-        common = min(common, len(steps))
-        del path[common:], names[common:]
-        for step in steps[common:]:
-            parent = path[-1] if path else -1
-            found.boxes.append(Box(step, len(path), parent, found.total))
-            path.append(len(found.boxes) - 1)
-            names.append(step)
-        for index in path:
-            found.boxes[index].weight += stack.weight
-        found.total += stack.weight
+def boxes_of(tree: WeightedTree, most: int = MAX_BOXES) -> Boxes:
+    """The rectangles of a tree, which are in its order; the widest so many."""
+    found = Boxes(tree.weights.of(tree.root))
+    ahead = _placed(tree, tree.root, -1, 0)
+    while ahead:
+        branch, parent, left = ahead.pop()
+        assert branch.place is not None
+        found.boxes.append(Box(branch.place, branch.depth - 1, parent, left, tree.weights.of(branch)))
+        ahead += _placed(tree, branch, len(found.boxes) - 1, left)
     return _widest(found, most)
 
 
-def _path(stack: WeightedStack) -> list[PathStep]:
-    return [*map(PathStep, stack.groups), *stack.frames]
+def _placed(tree: WeightedTree, branch: WeightedBranch, index: int, left: int) -> list[tuple[WeightedBranch, int, int]]:
+    """The branches below one, with the index of its rectangle and their left sides; the first one is last."""
+    below = tree.ordered(branch.children)
+    lefts = accumulate(map(tree.weights.of, below), initial=left)
+    return [(child, index, at) for child, at in zip(below, lefts, strict=False)][::-1]
 
 
 def _widest(found: Boxes, most: int) -> Boxes:
@@ -122,11 +142,12 @@ def _widest(found: Boxes, most: int) -> Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """Stacks that are one flame graph, and sentences below it."""
+    """Stacks that are one flame graph, perhaps also in the order of time, and sentences below it."""
 
     title: str
     stacks: WeightedStacks
     notes: tuple[str, ...] = ()
+    in_time: WeightedStacks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +156,32 @@ class Panel:
 
     title: str
     chart: str
-    boxes: Boxes
+    orders: Sequence[Boxes]
     unit: Unit
     notes: tuple[str, ...]
 
     @property
     def data(self) -> Markup:
         """The rectangles for the script."""
-        return data_element(_compact(self.boxes, self.unit), "boxes")
+        return data_element(_compact(self.orders, self.unit, has_states=self.has_states), "boxes")
+
+    @property
+    def has_states(self) -> bool:
+        """Whether any step is a state, as in profiles."""
+        return any(box.step.state for box in self.orders[0].boxes)
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The colours with what they mean, of what occurs."""
+        steps = {box.step for box in self.orders[0].boxes}
+        states = {step.state for step in steps}
+        origins = {step.origin for step in steps if step.is_frame}
+        frames = (PathStep("", "-", function="-", origin=origin) for origin in ORIGINS if origin in origins)
+        return [
+            *((STATE_COLOURS[state], STATE_WORDS[state]) for state in STATE_COLOURS if state in states),
+            *((colour_of(step, has_states=self.has_states), ORIGINS[step.origin]) for step in frames),
+            (colour_of(PathStep("")), _group(has_states=self.has_states)),
+        ]
 
 
 def section_of(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BOXES) -> Section:
@@ -151,52 +190,72 @@ def section_of(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BO
     Each has at most so many rectangles.
     """
     panels = [_panel(f"{key}-chart-{number}", flame, most) for number, flame in enumerate(flames)]
-    charts = {panel.chart: flame_chart(panel.chart, panel.boxes.levels) for panel in panels}
+    charts = {panel.chart: flame_chart(panel.chart, panel.orders[0].levels) for panel in panels}
     return Section(key, title, render("flame.html", key=key, panels=panels), charts, "flame.js")
 
 
 def _panel(chart: str, flame: Flame, most: int) -> Panel:
-    boxes = boxes_of(flame.stacks, most)
-    left_out = (f"{boxes.left_out:,} narrow boxes are left out.",) if boxes.left_out else ()
-    return Panel(flame.title, chart, boxes, flame.stacks.unit, (*flame.notes, *left_out))
+    orders = [boxes_of(WeightedTree(flame.stacks), most)]
+    if flame.in_time is not None:
+        orders.append(boxes_of(WeightedTree(flame.in_time, in_order=True), most))
+    left_out = max(one.left_out for one in orders)
+    notes = (f"{left_out:,} narrow boxes are left out.",) if left_out else ()
+    return Panel(flame.title, chart, orders, flame.stacks.unit, (*flame.notes, *notes))
 
 
-def _compact(boxes: Boxes, unit: Unit) -> dict[str, object]:
-    """Columns with one entry for each rectangle, and columns with one for each different step and mark."""
-    siblings = grouped((box.parent, box.step) for box in boxes.boxes)
-    marks = {parent: marks_of(steps) for parent, steps in siblings.items()}
+def _compact(orders: Iterable[Boxes], unit: Unit, *, has_states: bool) -> dict[str, object]:
+    """Of each order, columns with one entry for each rectangle; columns with one for each different step and mark."""
     steps: dict[tuple[PathStep, str], int] = {}
-    keys = ((box.step, marks[box.parent].get(box.step, "")) for box in boxes.boxes)
-    numbers = [steps.setdefault(key, len(steps)) for key in keys]
+    boxes = [_box_columns(one, steps) for one in orders]
+    functions: dict[tuple[str, ...], int] = {}
     return {
         "unit": unit,
+        "orders": boxes,
+        "function": [functions.setdefault(without_line(step), len(functions)) for step, _ in steps],
+        "name": [(visible(step.name) or "(no name)") + visible(mark) for step, mark in steps],
+        "place": [_place(step, has_states=has_states) for step, _ in steps],
+        "colour": [colour_of(step, has_states=has_states) for step, _ in steps],
+    }
+
+
+def _box_columns(boxes: Boxes, steps: dict[tuple[PathStep, str], int]) -> dict[str, object]:
+    """The columns of rectangles; their steps and marks are numbered in ``steps``."""
+    siblings = grouped((box.parent, box.step) for box in boxes.boxes)
+    marks = {parent: marks_of(below) for parent, below in siblings.items()}
+    keys = ((box.step, marks[box.parent].get(box.step, "")) for box in boxes.boxes)
+    return {
         "total": boxes.total,
         "left": [box.left for box in boxes.boxes],
         "width": [box.weight for box in boxes.boxes],
         "parent": [box.parent for box in boxes.boxes],
-        "step": numbers,
-        "name": [(visible(step.name) or "(no name)") + visible(mark) for step, mark in steps],
-        "place": [_place(step) for step, _ in steps],
-        "colour": [colour_of(step) for step, _ in steps],
+        "step": [steps.setdefault(key, len(steps)) for key in keys],
     }
 
 
-def _place(step: PathStep) -> str:
-    """``train.py:12 (application)``; ``group`` for a group."""
+def _place(step: PathStep, *, has_states: bool) -> str:
+    """``train.py:12 (application)``; the state in words, or ``group`` for a group."""
     if not step.is_frame:
-        return "group"
+        return STATE_WORDS[step.state] if step.state else _group(has_states=has_states)
     where = f"{step.file}:{step.line}" if step.line else step.file
     return f"{visible(where)} ({ORIGINS[step.origin]})"
 
 
-def colour_of(step: PathStep) -> str:
-    """The colour of a rectangle, on which black text is readable: a hue by origin, its shade by the name."""
+def _group(*, has_states: bool) -> str:
+    """What a step is that is neither a frame nor a state."""
+    return "driver, task or actor" if has_states else "group"
+
+
+def colour_of(step: PathStep, *, has_states: bool = False) -> str:
+    """The colour of a rectangle, on which black text is readable: of its state, or a hue by origin, shaded by name."""
+    if step.state:
+        return STATE_COLOURS[step.state]
     shade = zlib.crc32(step.name.encode(errors="replace")) % 1000 / 1000
     if not step.is_frame:
         red, green, blue = colorsys.hls_to_rgb(0.0, 0.72 + 0.1 * shade, 0.0)
     else:
         hue = (HUES[step.origin] + 16 * shade - 8) / 360
-        red, green, blue = colorsys.hls_to_rgb(hue, 0.68 + 0.12 * shade, 0.75)
+        saturation = PALE_SATURATION if has_states else FRAME_SATURATION
+        red, green, blue = colorsys.hls_to_rgb(hue, 0.68 + 0.12 * shade + 0.06 * has_states, saturation)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
@@ -246,7 +305,8 @@ def _flames(data: ReportData) -> Iterator[Flame]:
     left_out = len(data.recordings) - MOST_RECORDINGS
     notes = (f"{plural(left_out, 'more recording')} left out.",) if left_out > 0 else ()
     for name, recording in data.recordings[:MOST_RECORDINGS]:
-        yield _recording(name, recording, notes)
+        flame = profile_flame(recording, name) if isinstance(recording, Profile) else _recording(name, recording)
+        yield replace(flame, notes=(*flame.notes, *notes))
 
 
 def _stacks(stacks: ChosenStacks) -> Flame:
@@ -266,11 +326,22 @@ def _task_time(data: ReportData, time: TaskTime) -> Flame:
     return Flame(f"Task time ({duration(time.whole.length_us / 1e6)})", time.stacks(), tuple(notes))
 
 
-def _recording(name: str, recording: Recording, notes: tuple[str, ...]) -> Flame:
+def _recording(name: str, recording: Recording) -> Flame:
     return Flame(
         f"Recording {name} ({duration(recording.duration_s)})",
         recorded_stacks(recording, whole=False),
-        (f"{recording_summary(recording)}.", *shortfalls(recording), *notes),
+        (f"{recording_summary(recording)}.", *shortfalls(recording)),
+    )
+
+
+def profile_flame(profile: Profile, name: str = "") -> Flame:
+    """The flame graph of a profile; with its name, if it is one of several."""
+    summary = (f"{profile_summary(profile)}.",) if name else ()
+    return Flame(
+        f"Profile {name} ({duration(profile.duration_s)})" if name else "Profile",
+        profile_stacks(profile),
+        (*summary, PROFILE_WIDTH, *profile_shortfalls(profile)),
+        stacks_in_time(profile),
     )
 
 

@@ -17,7 +17,7 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model.recording import Recording
+from dstack.model.profile import Profile, Sampled
 from dstack.report.page import (
     calls_section,
     cluster_section,
@@ -28,8 +28,9 @@ from dstack.report.page import (
     timeline_section,
     waits_section,
 )
-from dstack.report.page.flame_section import Flame, section_of
+from dstack.report.page.flame_section import Flame, profile_flame, section_of
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
+from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline
 
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
@@ -92,7 +93,7 @@ def _hash(script: str) -> str:
 def report_page(
     analysed: AnalysedSnapshot,
     before: Iterable[AnalysedSnapshot] = (),
-    recordings: Sequence[tuple[str, Recording]] = (),
+    recordings: Sequence[tuple[str, Sampled]] = (),
 ) -> bytes:
     """The page, as UTF-8, about a snapshot; about those ``before`` it only what has changed."""
     data = ReportData(analysed, before, recordings)
@@ -118,3 +119,8 @@ def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "") -> bytes
     """The page, as UTF-8; of several flame graphs the first is shown, and the reader can choose another."""
     section = section_of("flame", title, flames)
     return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])
+
+
+def profile_page(profile: Profile) -> bytes:
+    """The page of a profile, as UTF-8."""
+    return flame_page([profile_flame(profile)], f"Profile of {profile.address}", profile_summary(profile))

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model.recording import Recording
+from dstack.model.profile import Sampled
 from dstack.model.vertex_keys import Key
 from dstack.words import visible
 
@@ -75,11 +75,11 @@ def _visible(value: object) -> object:
 
 @dataclass(frozen=True)
 class ReportData:
-    """A snapshot, those of the same cluster before it in the order of time, and recordings with their names."""
+    """A snapshot, those of the same cluster before it in the order of time; recordings and profiles by name."""
 
     analysed: AnalysedSnapshot
     before: Iterable[AnalysedSnapshot] = ()
-    recordings: Sequence[tuple[str, Recording]] = ()
+    recordings: Sequence[tuple[str, Sampled]] = ()
 
     @cached_property
     def stacks(self) -> ChosenStacks:

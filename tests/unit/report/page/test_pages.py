@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.bench_report import ATTEMPTS, SHAPES
-from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
+from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks, WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
 from dstack.model.profile import PathStep
@@ -122,23 +122,23 @@ BOKEH_BYTES = 1_400_000
 """At least the size of the part that the test leaves out."""
 
 
-def test_equal_beginnings_share_a_box() -> None:
-    found = boxes_of(TWO_RANKS)
+def test_equal_beginnings_share_a_box_and_the_widest_are_leftmost() -> None:
+    found = boxes_of(WeightedTree(TWO_RANKS))
 
     assert [(box.step.name, box.depth, box.parent, box.left, box.weight) for box in found.boxes] == [
         ("actor Trainer", 0, -1, 0, 8),
-        ("rank 0", 1, 0, 0, 3),
-        ("train", 2, 1, 0, 3),
-        ("ray.get", 3, 2, 0, 3),
-        ("rank 1", 1, 0, 3, 5),
-        ("train", 2, 4, 3, 5),
+        ("rank 1", 1, 0, 0, 5),
+        ("train", 2, 1, 0, 5),
+        ("rank 0", 1, 0, 5, 3),
+        ("train", 2, 3, 5, 3),
+        ("ray.get", 3, 4, 5, 3),
     ]
     assert (found.total, found.levels, found.left_out) == (8, 4, 0)
 
 
 @given(STACKS)
 def test_boxes_are_within_those_above_them_and_beside_each_other(stacks: WeightedStacks) -> None:
-    found = boxes_of(stacks)
+    found = boxes_of(WeightedTree(stacks))
     ends: dict[int, int] = {}
     for index, box in enumerate(found.boxes):
         parent = found.boxes[box.parent] if box.parent >= 0 else None
@@ -151,13 +151,13 @@ def test_boxes_are_within_those_above_them_and_beside_each_other(stacks: Weighte
 
 
 def test_the_narrowest_boxes_are_left_out() -> None:
-    found = boxes_of(TWO_RANKS, 4)
+    found = boxes_of(WeightedTree(TWO_RANKS), 4)
 
     assert [(box.step.name, box.parent, box.weight) for box in found.boxes] == [
         ("actor Trainer", -1, 8),
-        ("rank 0", 0, 3),
         ("rank 1", 0, 5),
-        ("train", 2, 5),
+        ("train", 1, 5),
+        ("rank 0", 0, 3),
     ]
     assert found.left_out == 2
 
