@@ -19,7 +19,7 @@ from dstack.processes.signals import CleanUp, end
 @address_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots and recordings.
+    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots, recordings and profiles.
 
     All snapshots of a DIR, such as that of dstack watch, are replayed: [ and ] step through them, P plays them.
     """

@@ -34,11 +34,11 @@ MAX_EARLIER = 100
 def report(
     files: tuple[str, ...], address: str | None, output: str, force: bool, job: str | None, timeout_s: float
 ) -> None:
-    """Write a page to share: of a running cluster, or of saved snapshots and recordings.
+    """Write a page to share: of a running cluster, or of saved snapshots, recordings and profiles.
 
     The page is one file that works in any browser without a network. Of several snapshots of one cluster, as in a DIR
-    of dstack watch, the newest is shown whole, and the earlier ones as its past. Recordings are shown as flame graphs.
-    Needs Bokeh.
+    of dstack watch, the newest is shown whole, and the earlier ones as its past. Recordings and profiles are
+    shown as flame graphs. Needs Bokeh.
     """
     from dstack.report.page import require_bokeh
 

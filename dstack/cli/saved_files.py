@@ -1,4 +1,4 @@
-"""Files and directories named on a command line: snapshots and recordings, and which files were skipped."""
+"""Files and directories named on a command line: snapshots, recordings and profiles, and which were skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from dstack.errors import DstackError, SnapshotFileError
 
 if TYPE_CHECKING:
-    from dstack.model.recording import Recording
+    from dstack.model.profile import Sampled
     from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".json", ".json.gz")
@@ -53,18 +53,18 @@ class SavedFile:
 
 @dataclass(slots=True)
 class SavedFiles:
-    """Snapshots that are not loaded yet, and recordings, both in the order of their time.
+    """Snapshots that are not loaded yet, and recordings and profiles, both in the order of their time.
 
     ``skipped`` are the errors of files that could not be read.
     """
 
     snapshots: list[SavedFile] = field(default_factory=list)
-    recordings: list[tuple[str, Recording]] = field(default_factory=list)
+    recordings: list[tuple[str, Sampled]] = field(default_factory=list)
     skipped: list[DstackError] = field(default_factory=list)
 
 
 def open_files(names: Sequence[str]) -> SavedFiles:
-    """Find the snapshots and recordings in files and directories; a directory's files of other kinds are left out.
+    """Find the snapshots, recordings and profiles; files of other kinds in a directory are left out.
 
     Raises the first error if nothing can be read, and :class:`SnapshotFileError` for a directory that has no such
     files.
@@ -98,12 +98,13 @@ def _in_directory(name: str) -> list[Path]:
 
 def _open(path: Path, files: SavedFiles) -> None:
     """Add a file by its schema, which for a snapshot is all that is read."""
-    from dstack.files import recording_file, snapshot_file
+    from dstack.files import profile_file, recording_file, snapshot_file
 
     data = snapshot_file.FORMAT.read(path)
-    if recording_file.FORMAT.is_schema_of(data):
-        files.recordings.append((path.name, recording_file.loads(data, name=str(path))))
-        return
+    for file in (recording_file, profile_file):
+        if file.FORMAT.is_schema_of(data):
+            files.recordings.append((path.name, file.loads(data, name=str(path))))
+            return
     try:
         header = msgspec.json.decode(data, type=_Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -127,6 +128,6 @@ def _require_newest(files: SavedFiles) -> None:
 
 def _no_files(names: Sequence[str]) -> SnapshotFileError:
     return SnapshotFileError(
-        f"There are no snapshots or recordings in {', '.join(names)}.",
+        f"There are no snapshots, recordings or profiles in {', '.join(names)}.",
         "dstack watch --dir DIR and dstack snapshot -o FILE save some.",
     )

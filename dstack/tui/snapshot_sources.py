@@ -17,13 +17,13 @@ from textual.message import Message
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import LoadableSnapshot, SnapshotChanges, SnapshotSummary
 from dstack.errors import DstackError, as_dstack_error
-from dstack.model.recording import Recording
+from dstack.model.profile import Sampled
 from dstack.model.snapshot import Snapshot
 
 _T = TypeVar("_T")
 IN_MEMORY = 8
 """So many snapshots of files stay in memory, the last ones used; one of 1,000 workers takes about 5 MiB or more."""
-NO_SNAPSHOT = "No snapshot: only recordings were opened."
+NO_SNAPSHOT = "No snapshot: only recordings or profiles were opened."
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,10 @@ class SavedSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class OpenedRecording:
-    """A recording, and the name of its file."""
+    """A recording or a profile, and the name of its file."""
 
     name: str
-    recording: Recording
+    recording: Sampled
 
 
 class LiveSource(Protocol):

@@ -16,8 +16,9 @@ from dstack.files import recording_file, snapshot_file
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, Files, OpenedRecording, Source
-from dstack.tui.views.flame_data import NO_HISTORY, READING
+from dstack.tui.views.flame_data import READING
 from dstack.tui.views.flame_drawings import StacksDrawing, WeightedDrawing
+from dstack.tui.views.flame_selection import NO_HISTORY
 from dstack.tui.views.flame_view import FlameView
 from dstack.tui.widgets.chart import Chart
 from dstack.words import UNSEEN
@@ -32,16 +33,12 @@ from tests.unit.analysis.stacks.recordings import frame, recording, thread
 
 BUSY = (frame("ray_main_loop"), frame("train", 5), frame("step", 10))
 LOADING = (frame("ray_main_loop"), frame("train", 6), frame("load_batch", 20))
-BEFORE = OpenedRecording(
-    "before.json.gz", recording({(thread(rank), stack): 10 for rank in (0, 1) for stack in (BUSY, LOADING)}, seconds=20)
+EARLIER = recording({(thread(rank), stack): 10 for rank in (0, 1) for stack in (BUSY, LOADING)}, seconds=20)
+LATER = recording(
+    {(thread(0), BUSY): 10, (thread(0), LOADING): 10, (thread(1), BUSY): 19, (thread(1), LOADING): 1},
+    began_at=EARLIER.began_at + 100,
 )
-AFTER = OpenedRecording(
-    "after.json.gz",
-    recording(
-        {(thread(0), BUSY): 10, (thread(0), LOADING): 10, (thread(1), BUSY): 19, (thread(1), LOADING): 1},
-        began_at=BEFORE.recording.began_at + 100,
-    ),
-)
+BEFORE, AFTER = OpenedRecording("before.json.gz", EARLIER), OpenedRecording("after.json.gz", LATER)
 
 
 def pipeline() -> Snapshot:
@@ -274,14 +271,14 @@ def test_a_recording_beside_a_snapshot() -> None:
 
 def test_the_schema_of_a_file_says_what_it_is(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("after.json", "before.json.gz", "pipeline.json")]
-    recording_file.save(AFTER.recording, paths[0])
-    recording_file.save(BEFORE.recording, paths[1])
+    recording_file.save(LATER, paths[0])
+    recording_file.save(EARLIER, paths[1])
     snapshot_file.save(pipeline(), paths[2])
 
     found = open_files(paths)
 
     assert [one.load() for one in found.snapshots] == [pipeline()]
-    assert found.recordings == [("before.json.gz", BEFORE.recording), ("after.json", AFTER.recording)]
+    assert found.recordings == [("before.json.gz", EARLIER), ("after.json", LATER)]
 
 
 def test_hostile_names_of_tasks_and_frames_are_harmless() -> None:

@@ -82,7 +82,7 @@ def test_a_recording_is_shown_without_a_snapshot(tmp_path: Path) -> None:
         screen.wait_for("Recording recording.json.gz")
         screen.wait_for("step 30")
         screen.press("1")
-        screen.wait_for("No snapshot: only recordings were opened.")
+        screen.wait_for("No snapshot: only recordings or profiles were opened.")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=20)
 

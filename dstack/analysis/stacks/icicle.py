@@ -104,8 +104,11 @@ def _counts(measure: Measure, execution: Execution) -> int:
     return 1 if measure in ("executions", execution.activity) else 0
 
 
-def icicle(top: Sequence[Branch], weights: Weights[Any], width: int) -> Icicle[Branch]:
-    """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere."""
+def icicle(top: Sequence[Branch], weights: Weights[Any], width: int, *, in_order: bool = False) -> Icicle[Branch]:
+    """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere.
+
+    The heaviest of a row are leftmost, unless they are ``in_order``.
+    """
     rows: dict[int, list[IcicleCell[Branch]]] = {}
     first, to_scale = _first_row(top, weights, width)
     ahead = deque(first)
@@ -114,7 +117,7 @@ def icicle(top: Sequence[Branch], weights: Weights[Any], width: int) -> Icicle[B
         rows.setdefault(cell.depth, []).append(cell)
         if not cell.is_folded:
             below = [child for child in cell.branches[0].children if weights.of(child) > 0]
-            ahead.extend(_row(below, weights, cell.depth + 1, cell.start, cell.width, cell.weight))
+            ahead.extend(_row(below, weights, cell.depth + 1, cell.start, cell.width, cell.weight, in_order))
     return Icicle(tuple(map(tuple, rows.values())), sum(cell.weight for cell in first), to_scale)
 
 
@@ -135,21 +138,43 @@ def _first_row(top: Sequence[Branch], weights: Weights[Any], width: int) -> tupl
     return cells, False
 
 
+def _parts(ordered: Sequence[Branch], weights: Weights[Any], scale: float) -> list[tuple[Branch, ...]]:
+    """What each cell of a row stands for; ``scale`` is the width of the weight 1. Narrow branches stand together."""
+    parts: list[tuple[Branch, ...]] = []
+    is_narrow_before = False
+    for branch in ordered:
+        is_narrow = scale * weights.of(branch) < NARROWEST
+        if is_narrow and is_narrow_before:
+            parts[-1] = (*parts[-1], branch)
+        else:
+            parts.append((branch,))
+        is_narrow_before = is_narrow
+    return parts
+
+
 def _row(
-    branches: Sequence[Branch], weights: Weights[Any], depth: int, start: int, width: int, total: int
+    branches: Sequence[Branch],
+    weights: Weights[Any],
+    depth: int,
+    start: int,
+    width: int,
+    total: int,
+    in_order: bool = False,
 ) -> Iterator[IcicleCell[Branch]]:
-    """The cells of children side by side, the heaviest first, in ``width`` cells that stand for ``total``."""
-    heavy = _heaviest_first(branches, weights)
-    narrow = [branch for branch in heavy if width * weights.of(branch) / total < NARROWEST]
-    parts = [(branch,) for branch in heavy[: len(heavy) - len(narrow)]] + [tuple(narrow)] * bool(narrow)
+    """The cells of children side by side, in ``width`` cells that stand for ``total``.
+
+    In their order, there may be many narrow parts; those without a cell are left out.
+    """
+    parts = _parts(branches if in_order else _heaviest_first(branches, weights), weights, width / total)
     sums = accumulate((sum(map(weights.of, part)) for part in parts), initial=0)
     edges = [min(width, int(width * weight / total + 0.5)) for weight in sums]
-    if narrow:
+    if parts and not in_order and width * weights.of(parts[-1][-1]) / total < NARROWEST:
         _make_room(edges, width)
     marks = marks_of([part[0].place for part in parts if len(part) == 1])
     for part, begin, end in zip(parts, edges, edges[1:], strict=False):
-        cell = _cell(part, weights, depth, start + begin, end - begin)
-        yield replace(cell, mark=marks.get(cell.place, ""))
+        if end > begin:
+            cell = _cell(part, weights, depth, start + begin, end - begin)
+            yield replace(cell, mark=marks.get(cell.place, ""))
 
 
 def _make_room(edges: list[int], width: int) -> None:

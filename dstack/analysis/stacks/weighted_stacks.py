@@ -91,6 +91,23 @@ def app_samples(recording: Recording) -> int:
     return sum(count.samples for count, is_ray in zip(recording.counts, of_ray, strict=True) if not is_ray)
 
 
+Side = Literal["callers", "callees"]
+
+
+def stacks_around(stacks: WeightedStacks, step: PathStep, side: Side) -> WeightedStacks:
+    """The stacks with a function, from its outermost call on: down to its callees, or up to its callers and groups."""
+    wanted = without_line(step)
+    found: list[WeightedStack] = []
+    for stack in stacks.stacks:
+        at = next((at for at, one in enumerate(stack.frames) if without_line(one) == wanted), None)
+        if at is None:
+            continue
+        above = (*map(PathStep, stack.groups), *stack.frames[:at])
+        further = stack.frames[at + 1 :] if side == "callees" else above[::-1]
+        found.append(WeightedStack((), (step, *further), stack.weight))
+    return WeightedStacks(stacks.name, stacks.unit, tuple(found))
+
+
 def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
     """The same stacks with functions instead of lines: each function has its first line in any of them.
 

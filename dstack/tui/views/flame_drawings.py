@@ -27,6 +27,7 @@ from dstack.analysis.stacks.weighted_stacks import (
 )
 from dstack.analysis.views.all_stacks import Stacks
 from dstack.model.profile import PathStep
+from dstack.report.profile_text import STATE_WORDS
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
 from dstack.words import SHOWN, plural, short_duration, visible, word
@@ -113,6 +114,7 @@ class StacksDrawing:
     measure: Measure
     whole: bool
     empty: str = "No such executions. Press x to count others."
+    in_order: bool = False
 
     @cached_property
     def root(self) -> StackBranch:
@@ -214,6 +216,11 @@ class WeightedDrawing:
         return self.tree.weights
 
     @property
+    def in_order(self) -> bool:
+        """Whether its cells are in the order of time."""
+        return self.tree.in_order
+
+    @property
     def is_compared(self) -> bool:
         """Whether there is a baseline."""
         return self.tree.baseline is not None
@@ -238,7 +245,7 @@ class WeightedDrawing:
         if cell.weight < shown < total:
             parts.append(f"{share(cell.weight, shown)} of what is shown")
         if cell.own and cell.own < cell.weight:
-            own = "while no task below it ran" if self.tree.unit == "microseconds" else "end here"
+            own = "while no task below it ran" if self.runs else "end here"
             parts.append(f"{self._amount(cell.own)} {own}")
         yield SafeText("  ".join(parts))
         if self.is_compared:
@@ -268,7 +275,8 @@ class WeightedDrawing:
         if cell.is_folded:
             return folded_name(cell)
         if place is None or not place.file:
-            return SafeText().append(place.name if place else "All", "bold")
+            text = SafeText().append(place.name if place else "All", "bold")
+            return text.append(f"  {STATE_WORDS[place.state]}" if place and place.state else "", "dim")
         return frame_name(place)
 
     def _amount(self, weight: int, *, in_unit: bool = False) -> str:

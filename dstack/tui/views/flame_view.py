@@ -23,7 +23,8 @@ from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.outline import Detail
 from dstack.words import SHOWN, plural, visible
 
-Paths = tuple[tuple[PathStep, ...], ...]
+Paths = tuple[tuple[tuple[PathStep, ...], int], ...]
+"""Branches by their paths; in the order of time a path may come back, so also by where they begin."""
 TEXT_WIDTH = 200
 """Width of an exported icicle, in characters."""
 
@@ -41,7 +42,7 @@ class Zoom:
 
     def into(self, cell: IcicleCell[Any]) -> None:
         """Zoom into a cell; zoom out of the cell on top."""
-        paths = tuple(branch.path for branch in cell.branches)
+        paths = tuple((branch.path, branch.begin) for branch in cell.branches)
         if cell.depth == 0 and not cell.is_folded:
             self.out()
         elif paths != self.paths:
@@ -59,7 +60,7 @@ class Zoom:
     def branches(self, root: PathBranch[Any], weights: Weights[Any]) -> tuple[PathBranch[Any], ...]:
         """The branches of the innermost zoom that exists in this tree; the root without any."""
         while self._zooms:
-            found = [(path, root.find(path)) for path in self._zooms[-1]]
+            found = [(path, root.find(path, begin)) for path, begin in self._zooms[-1]]
             existing = tuple(branch for path, branch in found if branch.path == path)
             if any(weights.of(branch) for branch in existing):
                 return existing
@@ -76,6 +77,9 @@ class FlameView(FlameDataView):
     d selects the time of tasks instead: the call tree, as wide as its attempts ran, in an interval that p, [ and ]
     choose. v compares with the interval, the snapshot or the recording before: + has a larger share now, - a smaller
     one, and x draws the widths of before.
+
+    Profiles are drawn from the driver down through its waits; colours show what runs, sleeps, waits or queues. z draws
+    the order of time, p a half, v compares the halves or two profiles, c shows callees and callers of a function.
     """
 
     CSS_PATH = "flame.tcss"
@@ -132,7 +136,8 @@ class FlameView(FlameDataView):
             return
         drawing = self.drawing
         branches = self._zoom.branches(drawing.root, drawing.weights)
-        self.icicle = icicle(branches, drawing.weights, self._chart.size.width)
+        self.icicle = icicle(branches, drawing.weights, self._chart.size.width, in_order=drawing.in_order)
+        self._chart.set_class(self.profile is not None, "with-states")
         self._chart.empty = drawing.empty
         self._chart.show(self.icicle, drawing.label, set(self._found()), drawing.tone)
         self._show_figures(self._chart.cell)
@@ -150,7 +155,7 @@ class FlameView(FlameDataView):
         if not self.icicle.to_scale:
             parts.insert(0, "NOT TO SCALE: all frames are narrow")
         if paths := self._zoom.paths:
-            names = " › ".join(short(step.name) for step in paths[0][-SHOWN:])
+            names = " › ".join(short(step.name) for step in paths[0][0][-SHOWN:])
             zoomed = names if len(paths) == 1 else plural(len(paths), "narrow branch", "narrow branches")
             parts.insert(0, f"⌫ all › {zoomed}")
         return SafeText("  ".join(parts))
@@ -206,6 +211,10 @@ class FlameView(FlameDataView):
             self.app.screen.offer(self.host.shown)
             self.app.screen.reveal_branch(path, self.grouping, is_whole=self.is_whole)
 
+    def selected_step(self) -> PathStep | None:
+        """The function or state that is selected, if one is."""
+        return self._chart.cell.place if self._chart.cell else None
+
     # Requests of the application
 
     def to_copy(self) -> str | None:
@@ -220,7 +229,8 @@ class FlameView(FlameDataView):
     def to_export(self) -> str | None:
         """The icicle as lines of text."""
         weights = self.drawing.weights
-        drawn = icicle(self._zoom.branches(self.drawing.root, weights), weights, TEXT_WIDTH)
+        branches = self._zoom.branches(self.drawing.root, weights)
+        drawn = icicle(branches, weights, TEXT_WIDTH, in_order=self.drawing.in_order)
         return "\n".join([self._head().plain, *(row_as_text(self.drawing, row) for row in drawn.rows)])
 
     def to_open(self) -> SourceLocation | None:

@@ -46,6 +46,13 @@ class Chart(ScrollView, can_focus=True):
         "chart--ray",
         "chart--stdlib",
         "chart--group",
+        "chart--runs",
+        "chart--sleeps",
+        "chart--waits",
+        "chart--queue",
+        "chart--resources",
+        "chart--starts",
+        "chart--outside",
         "chart--folded",
         "chart--more",
         "chart--less",
@@ -142,7 +149,8 @@ class Chart(ScrollView, can_focus=True):
 
     def _style_of(self, cell: IcicleCell[Any]) -> Style:
         place = cell.place
-        kind = "folded" if cell.is_folded else "group" if place is None or not place.is_frame else place.origin
+        step = "group" if place is None or not place.is_frame else place.origin
+        kind = "folded" if cell.is_folded else (place and place.state) or step
         name = self._tone(cell) or kind
         style = self.get_component_rich_style(f"chart--{name}")
         if cell in self._found:

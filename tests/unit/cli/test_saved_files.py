@@ -73,7 +73,7 @@ def test_one_damaged_file_is_its_own_error(tmp_path: Path) -> None:
 def test_an_empty_directory_says_so(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<html>")
 
-    with pytest.raises(SnapshotFileError, match="There are no snapshots or recordings in") as caught:
+    with pytest.raises(SnapshotFileError, match="There are no snapshots, recordings or profiles in") as caught:
         open_files([str(tmp_path)])
     assert "dstack watch --dir" in (caught.value.remedy or "")
 

@@ -4,11 +4,12 @@ import json
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
-from dstack.model.recording import Recording
+from dstack.model.profile import Sampled
 from dstack.report.page.flame_section import MOST_RECORDINGS, section
 from dstack.report.page.section import ReportData, Section
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS
+from tests.unit.analysis.stacks.made_profiles import GET, ON_CPU, SLEEP, in_turn, line, profile_of
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 from tests.unit.scenes import Scene
 from tests.unit.support.html_elements import ATTACK, elements_of
@@ -17,7 +18,7 @@ PIPELINE = load(RECORDED_CALLS)
 RECORDED = recording({(thread(0), (frame("main"), frame("step"))): 3, (thread(1), (frame("main"),)): 1})
 
 
-def section_of(*recordings: tuple[str, Recording], attack: str = "") -> Section:
+def section_of(*recordings: tuple[str, Sampled], attack: str = "") -> Section:
     snapshot = hostile(PIPELINE, attack) if attack else PIPELINE
     found = section(ReportData(AnalysedSnapshot.of(snapshot), (), recordings))
     assert found is not None
@@ -59,3 +60,17 @@ def test_nothing_to_draw_is_no_section() -> None:
     empty = recording({})
 
     assert section(ReportData(AnalysedSnapshot.of(Scene().snapshot()), (), [("empty", empty)])) is None
+
+
+def test_a_profile_is_drawn_widest_first_and_in_the_order_of_time() -> None:
+    turns = in_turn((1, (line(5), GET, SLEEP)), (2, (line(6), ON_CPU)), (3, (line(5), GET, SLEEP)))
+    page = elements_of(section_of(("slow.json", profile_of(turns))).body)
+
+    assert [one.text for one in page.all("label")][-2:] == ["Profile slow.json (6.0 s)", "In the order of time"]
+    boxes = json.loads(list(page.all("script"))[-1].text)
+    names = [[boxes["name"][step] for step in order["step"]] for order in boxes["orders"]]
+    assert names == [
+        ["driver train.py", "main:5", "ray.get", "time.sleep", "main:6", "on CPU"],
+        ["driver train.py", "main:5", "ray.get", "time.sleep", "main:6", "on CPU", "main:5", "ray.get", "time.sleep"],
+    ]
+    assert "6.0 s of driver train.py, in 30 samples." in page.text

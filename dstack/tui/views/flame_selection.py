@@ -1,0 +1,271 @@
+"""What a selection of the Flame view draws: stacks, task time, recordings and profiles, alone or compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dstack.analysis.history.task_time import Interval, TaskTime
+from dstack.analysis.stacks.profiles import Interval as ProfileInterval
+from dstack.analysis.stacks.profiles import halves, profile_stacks, stacks_in_time, whole
+from dstack.analysis.stacks.stack_tree import ByRanks, Grouping, grouping_in_words
+from dstack.analysis.stacks.weighted_stacks import (
+    RecordedGrouping,
+    Side,
+    WeightedStacks,
+    WeightedTree,
+    by_function,
+    recorded_stacks,
+    stacks_around,
+    stacks_of,
+)
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.profile import PathStep, Profile, Sampled
+from dstack.model.recording import Recording
+from dstack.report.stacks_text import short
+from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
+from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, no_drawing, share
+from dstack.words import duration, plural
+
+DataName = Literal["stacks", "task time", "recording"]
+Part = Literal["", "last half", "first half"]
+PARTS: tuple[Part, ...] = ("", "last half", "first half")
+LENGTHS_S: tuple[float, ...] = (600, 60, 10, 1)
+"""The lengths of intervals, besides all of the history and a half of it."""
+FEW_TAKEN = 0.95
+"""A recording with a smaller part of its samples says so."""
+NO_HISTORY = "This snapshot has no history of tasks. Take one with: dstack snapshot -o FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class FlameSelection:
+    """What to draw, and how.
+
+    ``length_s`` and ``moves`` choose the interval of a history: None for all, 0 for a half, and how many lengths before
+    its end it ends. ``baseline`` and ``recorded_baseline`` are compared with, and so is the interval before, if
+    ``is_compared``. ``part`` is a part of a profile, and ``around`` a function whose callers or callees are drawn.
+    """
+
+    data: DataName
+    grouping: Grouping | None = None
+    is_whole: bool = False
+    is_compared: bool = False
+    by_baseline: bool = False
+    snapshot: NumberedSnapshot | None = None
+    baseline: NumberedSnapshot | None = None
+    recording: OpenedRecording | None = None
+    recorded_baseline: OpenedRecording | None = None
+    length_s: float | None = None
+    moves: int = 0
+    part: Part = ""
+    in_order: bool = False
+    around: tuple[PathStep, Side] | None = None
+
+
+def drawing_of(selection: FlameSelection) -> Drawing:
+    """Compute the drawing of a selection; for large snapshots this takes a while."""
+    if selection.data == "recording":
+        return _sampled(selection)
+    if selection.snapshot is None:
+        return no_drawing(NO_SNAPSHOT)
+    analysed = selection.snapshot.analysed
+    return _compared_stacks(selection, analysed) if selection.data == "stacks" else _task_time(selection, analysed)
+
+
+# Stacks of two snapshots
+
+
+def _compared_stacks(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
+    if selection.baseline is None or selection.snapshot is None:
+        return no_drawing("A comparison needs two snapshots: r takes another one, v ends the comparison.")
+    stacks = [
+        stacks_of("stacks", one.stacks.running(whole=selection.is_whole).executions, _by(selection.grouping))
+        for one in (analysed, selection.baseline.analysed)
+    ]
+    head = [
+        f"Stacks of #{selection.snapshot.number} compared with #{selection.baseline.number}",
+        *_comparison(selection, *stacks),
+    ]
+    return _compared(selection, stacks, head)
+
+
+def _by(grouping: Grouping | None) -> tuple[Grouping, ...]:
+    return () if grouping is None else (grouping,)
+
+
+def _compared(selection: FlameSelection, stacks: Sequence[WeightedStacks], head: Sequence[str]) -> WeightedDrawing:
+    now, baseline = stacks[0], stacks[1] if len(stacks) > 1 else None
+    in_order = selection.in_order and baseline is None
+    tree = WeightedTree(now, baseline, by_baseline=selection.by_baseline, in_order=in_order)
+    return WeightedDrawing(tree, tuple(head), "Nothing here. x, p and d select other data.")
+
+
+def _comparison(selection: FlameSelection, now: WeightedStacks, before: WeightedStacks) -> list[str]:
+    """What the widths and the changes are."""
+    shares = "of each group" if selection.grouping else "of all"
+    counts = [] if now.unit == "microseconds" else [f"{now.weight:,} and {before.weight:,} {now.unit}"]
+    grouped = [_grouped(selection)] if selection.grouping else []
+    return [_width(selection), f"+ - = by share {shares}", *counts, *grouped]
+
+
+def _width(selection: FlameSelection) -> str:
+    return f"Width: {'before' if selection.by_baseline else 'now'}"
+
+
+def _grouped(selection: FlameSelection) -> str:
+    return grouping_in_words(selection.grouping) or "not grouped"
+
+
+# Recordings and profiles
+
+
+def _sampled(selection: FlameSelection) -> Drawing:
+    """The drawing of a recording or a profile, around one function if one is chosen."""
+    if selection.recording is None:
+        return no_drawing("No recording or profile was opened: dstack tui RECORDING.json.gz")
+    is_profile = isinstance(selection.recording.recording, Profile)
+    stacks, head = _profiles(selection) if is_profile else _recordings(selection)
+    if selection.around is not None:
+        step, side = selection.around
+        stacks = [stacks_around(one, step, side) for one in stacks]
+        head.insert(0, f"{side.capitalize()} of {short(step.name)}")
+    return _compared(selection, stacks, head)
+
+
+def _recordings(selection: FlameSelection) -> tuple[Sequence[WeightedStacks], list[str]]:
+    opened = _compared_ones(selection)
+    recordings = [one.recording for one in opened if isinstance(one.recording, Recording)]
+    stacks: Sequence[WeightedStacks] = [_stacks_of(one, selection) for one in recordings]
+    head = [f"Recording {_about(opened[0])}"]
+    if len(opened) > 1:
+        stacks = by_function(*stacks)
+        head[0] += f" compared with {_about(opened[1])}"
+        head += [*_comparison(selection, *stacks), "functions without lines"]
+    else:
+        head += [plural(stacks[0].weight, "sample"), _grouped(selection)]
+    return stacks, [*head, *_not_recorded(recordings)]
+
+
+def _compared_ones(selection: FlameSelection) -> list[OpenedRecording]:
+    """What is drawn, and what it is compared with, if it is."""
+    baseline = selection.recorded_baseline if selection.is_compared else None
+    return [one for one in (selection.recording, baseline) if one is not None]
+
+
+def _profiles(selection: FlameSelection) -> tuple[Sequence[WeightedStacks], list[str]]:
+    """The stacks of a profile, of its parts, or of two profiles; and what they are."""
+    opened = _compared_ones(selection)
+    profiles = [one.recording for one in opened if isinstance(one.recording, Profile)]
+    head = [f"Profile {_about(opened[0])}"]
+    if selection.is_compared and (selection.part or len(profiles) == 1):
+        first, last = halves(profiles[0])
+        stacks: Sequence[WeightedStacks] = [profile_stacks(profiles[0], one) for one in (last, first)]
+        head[0] += f": {PARTS[1]} compared with the {PARTS[2]}"
+    elif selection.is_compared:
+        stacks = by_function(*map(profile_stacks, profiles))
+        head[0] += f" compared with {_about(opened[1])}"
+    else:
+        make = stacks_in_time if selection.in_order else profile_stacks
+        stacks = [make(profiles[0], part_of(profiles[0], selection.part))]
+        head[0] += f": {selection.part}" if selection.part else ""
+        head.append("in the order of time" if selection.in_order else "widest first")
+    if selection.is_compared:
+        head += [_width(selection), "+ - = by share"]
+    return stacks, [*head, *_failures(profiles)]
+
+
+def part_of(profile: Profile, part: Part) -> ProfileInterval:
+    """A part of a profile by its name."""
+    first, last = halves(profile)
+    return {"": whole(profile), "first half": first, "last half": last}[part]
+
+
+def _not_recorded(recordings: Sequence[Recording]) -> list[str]:
+    """What the recordings do not have."""
+    taken, wanted = (sum(getattr(one.coverage, name) for one in recordings) for name in ("taken", "wanted"))
+    parts = [f"{share(taken, wanted)} of the wanted samples taken"] if taken < FEW_TAKEN * wanted else []
+    return parts + _failures(recordings)
+
+
+def _failures(sampled: Sequence[Sampled]) -> list[str]:
+    failures = sum(len(one.failures) for one in sampled)
+    return [plural(failures, "failure")] if failures else []
+
+
+def _stacks_of(recording: Recording, selection: FlameSelection) -> WeightedStacks:
+    by = selection.grouping
+    name: RecordedGrouping | None = "rank" if isinstance(by, ByRanks) else by
+    whole = selection.is_whole
+    return recorded_stacks(recording, () if name is None else (name,), whole=whole, unfolded=whole)
+
+
+def _about(opened: OpenedRecording) -> str:
+    return f"{opened.name} ({duration(opened.recording.duration_s)})"
+
+
+# The time of tasks
+
+
+def _task_time(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
+    time = analysed.task_time
+    if time is None:
+        return no_drawing(NO_HISTORY)
+    interval = interval_of(time, selection.length_s, selection.moves)
+    intervals = [interval, interval.moved(-1)] if selection.is_compared else [interval]
+    stacks = [time.stacks(one, selection.grouping) for one in intervals]
+    runs = [time.runs(one, selection.grouping) for one in intervals]
+    head = [f"Task time: {interval_in_words(time, interval)}"]
+    if selection.is_compared:
+        head[0] += f", compared with the {_length(interval)} before"
+        head += _comparison(selection, *stacks)
+    else:
+        head.append(_grouped(selection))
+    tree = WeightedTree(stacks[0], stacks[1] if selection.is_compared else None, by_baseline=selection.by_baseline)
+    head += _left_out(selection, time, interval, analysed)
+    return WeightedDrawing(
+        tree, tuple(head), "No task ran in this interval. p, < and > select another.", runs[0], runs[-1]
+    )
+
+
+def _left_out(selection: FlameSelection, time: TaskTime, interval: Interval, analysed: AnalysedSnapshot) -> list[str]:
+    """What the history does not have."""
+    history = analysed.snapshot.history
+    parts = []
+    if selection.is_compared and interval.moved(-1).began_us < time.whole.began_us:
+        parts.append("the history begins later than the interval before")
+    if history and (missing := history.left_out + history.dropped):
+        parts.append(f"{plural(missing, 'older attempt')} not in the history")
+    if time.without_times:
+        parts.append(f"{plural(time.without_times, 'attempt')} without a known begin")
+    return parts
+
+
+def lengths_s(time: TaskTime) -> tuple[float | None, ...]:
+    """The lengths of intervals that make sense for a history: all, a half, and those that are shorter."""
+    whole_s = time.whole.length_us / 1_000_000
+    return (None, 0, *(one for one in LENGTHS_S if one < whole_s))
+
+
+def interval_of(time: TaskTime, length_s: float | None, moves: int) -> Interval:
+    """An interval of a length, which ends so many lengths before the history does."""
+    whole = time.whole
+    if length_s is None:
+        return whole
+    if not length_s:
+        return time.halves()[1].moved(-moves)
+    return Interval(whole.ended_us - round(length_s * 1_000_000), whole.ended_us).moved(-moves)
+
+
+def interval_in_words(time: TaskTime, interval: Interval) -> str:
+    """``all 44 s``, ``last 10 s``, ``10 s, ended 20 s before the snapshot``."""
+    ended_us = time.whole.ended_us - interval.ended_us
+    if interval == time.whole:
+        return f"all {_length(interval)}"
+    if not ended_us:
+        return f"last {_length(interval)}"
+    return f"{_length(interval)}, ended {duration(ended_us / 1_000_000)} before the snapshot"
+
+
+def _length(interval: Interval) -> str:
+    return duration(interval.length_us / 1_000_000)

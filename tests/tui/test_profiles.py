@@ -1,0 +1,142 @@
+"""Profiles in the Flame view: alone, in the order of time, around a function, and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from dstack.cli.saved_files import open_files
+from dstack.files import profile_file
+from dstack.model.profile import PathStep, RootTime
+from dstack.tui.app import DstackApp
+from dstack.tui.snapshot_sources import Files, OpenedRecording
+from dstack.tui.views.flame_view import FlameView
+from tests.tui.pilots import screen_text, search
+from tests.tui.pinned import require_pinned
+from tests.tui.test_flame_data import BEFORE, drawn, in_flame
+from tests.tui.test_flame_view import Body, figures, labels
+from tests.tui.test_stacks_view import press
+from tests.unit.analysis.stacks.made_profiles import GET, ON_CPU, QUEUE, SCORE, SLEEP, in_turn, line, profile_of
+
+MODEL, UPDATE = (SCORE, line(9, "Reward.model"), SLEEP), PathStep("update")
+
+
+def steps(*seconds: float) -> list[RootTime]:
+    """Steps of a training loop, each with so many seconds of a wait for rewards, and one second of an update."""
+    turns: list[tuple[float, tuple[PathStep, ...]]] = []
+    for one in seconds:
+        turns += [(one / 2, (line(25), GET, *MODEL)), (one / 2, (line(25), GET, QUEUE, *MODEL))]
+        turns += [(1, (line(26), GET, UPDATE, line(22, "update"), ON_CPU))]
+    return in_turn(*turns)
+
+
+PROFILE = profile_of(steps(1, 1, 1, 9), began_at=1_700_000_100)
+SLOW = OpenedRecording("slow.json", PROFILE)
+FAST = OpenedRecording("fast.json", profile_of(steps(1, 1)))
+
+
+def in_profile(body: Body, *opened: OpenedRecording, size: tuple[int, int] = (120, 24)) -> None:
+    in_flame(body, Files("profiles", []), opened or (SLOW,), size)
+
+
+def test_a_profile_opens_from_the_driver_down_with_shares_and_states() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "Profile slow.json (16 s)", "widest first")
+        assert labels(view)[:4] == [
+            ["all"],
+            ["driver train.py"],
+            ["main", "main"],
+            ["ray.get", "ray.get"],
+        ]
+        assert "main:25 12 s  75 %" in screen_text(app)
+        await press(pilot, "G")
+        assert "time.sleep  sleeps" in figures(view)
+        assert "6.0 s of 16 s = 38 %" in figures(view)
+        await search(pilot, "reward.model")
+        assert screen_text(app).count("*Reward.model") == 2
+
+    in_profile(body)
+
+
+def test_z_draws_the_order_of_time_and_a_zoom_knows_which_of_the_same() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        await press(pilot, "z")
+        await drawn(pilot, view, "in the order of time")
+        assert [cell.weight for cell in view.icicle.rows[2]] == [one * 1_000_000 for one in (1, 1, 1, 1, 1, 1, 9, 1)]
+        await press(pilot, "j", "j", "l", "l", "l", "l", "l", "l", "enter")
+        assert view.icicle.weight == 9_000_000
+        assert len(view.icicle.rows[0]) == 1
+        await press(pilot, "z")
+        await drawn(pilot, view, "widest first")
+        assert view.icicle.weight == 16_000_000
+
+    in_profile(body)
+
+
+def test_c_draws_the_callees_and_the_callers_of_a_function() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        await search(pilot, "Reward.model")
+        await press(pilot, "n", "c")
+        await drawn(pilot, view, "Callees of Reward.model")
+        assert labels(view) == [["all"], ["Reward.model"], ["time.sleep"]]
+        assert view.icicle.weight == 12_000_000
+        await press(pilot, "c")
+        await drawn(pilot, view, "Callers of Reward.model")
+        assert labels(view)[1:4] == [["Reward.model"], ["Reward.score"], ["Reward.score: queued behind", "ray.get"]]
+        await press(pilot, "c")
+        await drawn(pilot, view, "Profile slow.json (16 s)")
+        assert labels(view)[1] == ["driver train.py"]
+
+    in_profile(body)
+
+
+def test_v_compares_the_halves_of_one_profile_and_p_shows_one_of_them() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        await press(pilot, "v")
+        await drawn(pilot, view, "last half compared with the first half", "Width: now")
+        assert "+ main:25" in screen_text(app)
+        await press(pilot, "v", "p")
+        await drawn(pilot, view, "last half  widest first")
+        assert view.icicle.weight == 8_000_000
+        await press(pilot, "p", "p")
+        await drawn(pilot, view, "Profile slow.json (16 s)  widest first")
+
+    in_profile(body)
+
+
+def test_two_profiles_are_compared_and_a_recording_beside_them_is_not() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "Profile slow.json (16 s) compared with fast.json (4.0 s)")
+        await press(pilot, "j", "j", "j", "j")
+        assert "+ from 25 % (1.0 s of 4.0 s) to 38 % (6.0 s of 16 s): +12.5 points" in figures(view)
+        await press(pilot, "v", "less_than_sign")
+        await drawn(pilot, view, "Profile fast.json (4.0 s)")
+        await press(pilot, "less_than_sign", "z", "c", "p", "b", "w")
+        await drawn(pilot, view, "before.json.gz (20 s)")
+
+    in_profile(body, BEFORE, FAST, SLOW)
+
+
+def test_a_profile_file_is_opened_by_its_schema(tmp_path: Path) -> None:
+    (tmp_path / "slow.json").write_bytes(profile_file.dumps(PROFILE))
+
+    assert open_files([str(tmp_path)]).recordings == [("slow.json", SLOW.recording)]
+
+
+@pytest.mark.parametrize("name", ["profile", "profile-in-time", "profiles-compared"])
+def test_the_screen_matches_its_picture(name: str) -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "Profile")
+        if name == "profile-in-time":
+            await press(pilot, "z")
+            await drawn(pilot, view, "in the order of time")
+        await press(pilot, "j", "j", "j")
+        await require_pinned(app, pilot, name)
+
+    in_profile(body, *((FAST, SLOW) if name == "profiles-compared" else (SLOW,)))
