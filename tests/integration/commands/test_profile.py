@@ -8,16 +8,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
+from typing import Any
 
 import pytest
 
 from dstack.analysis.stacks.profiles import times_of
 from dstack.files.profile_file import load
 from dstack.model.profile import PathStep, Profile
+from dstack.words import grouped
 from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.ray_clusters import Example
 from tests.clusters.shared_cluster import SharedCluster
@@ -56,10 +58,8 @@ def spent_in(running: Example) -> str | None:
     return next((line.removeprefix("spent ") for line in lines if line.endswith("\n")), None)
 
 
-@pytest.fixture(scope="module")
-def measured(program: Running) -> tuple[Profile, dict[str, float]]:
-    """A profile of the programs from their begin to their end, and the seconds that they measured themselves."""
-    running, folder = program
+def profiled(running: Example, folder: Path) -> tuple[Profile, str]:
+    """A profile of programs from their begin to their end, and what they printed about it."""
     command = [*DSTACK, "profile", "--address", running.address, "--rate", "10", "-o", str(folder / "p.json")]
     with ended(command, running) as child:
         wait_until(lambda: reads_memory(child.pid), deadline_s=60, what=lambda: "a profile")
@@ -70,7 +70,14 @@ def measured(program: Running) -> tuple[Profile, dict[str, float]]:
         child.send_signal(SIGINT)
         _, err = child.communicate(timeout=ENDED_S)
     assert child.returncode == 0, err
-    return load(folder / "p.json"), json.loads(spent)
+    return load(folder / "p.json"), spent
+
+
+@pytest.fixture(scope="module")
+def measured(program: Running) -> tuple[Profile, dict[str, float]]:
+    """A profile of the programs, and the seconds that they measured themselves."""
+    profile, spent = profiled(*program)
+    return profile, json.loads(spent)
 
 
 def label_of(path: tuple[PathStep, ...]) -> str:
@@ -94,6 +101,68 @@ def test_shares_are_those_that_programs_measure_themselves(measured: tuple[Profi
     assert {name: both for name, both in shares.items() if abs(both[0] - both[1]) > WITHIN_POINTS} == {}
     overhead = sum(weight for name, weight in found.items() if name.endswith(":"))
     assert overhead < 0.15 * whole, found
+
+
+# Random programs
+
+Record = dict[str, Any]
+LINES = ("first", "second", "third")
+STEP_S = 0.005
+
+
+def runs_at(at: float, one: Record, busy: Mapping[int, Sequence[Record]]) -> dict[str, float]:
+    """What a call does at a time, as shares of its own lines; of one that has not begun, what its actor runs."""
+    if at < one["from"]:
+        others = [other for other in busy.get(one["actor"], ()) if other["from"] <= at < other["to"]]
+        return runs_at(at, others[0], busy) if one["actor"] is not None and others else {"": 1.0}
+    for step in one["steps"]:
+        if step["from"] <= at < step["to"]:
+            if "line" in step:
+                return {LINES[step["line"]]: 1.0}
+            missing = [call for call in step["calls"] if at < call["to"]]
+            shares: dict[str, float] = {}
+            for call in missing:
+                for line, share in runs_at(at, call, busy).items():
+                    shares[line] = shares.get(line, 0.0) + share / len(missing)
+            return shares or {"": 1.0}
+    return {"": 1.0}
+
+
+def calls_in(one: Record) -> Iterator[Record]:
+    for step in one["steps"]:
+        for call in step.get("calls", ()):
+            yield call
+            yield from calls_in(call)
+
+
+def truth_of(runs: Sequence[Record]) -> Counter[str]:
+    """The time on each line, by the records of all runs, in steps of 5 ms."""
+    spent: Counter[str] = Counter()
+    for one in runs:
+        busy = grouped((call["actor"], call) for call in calls_in(one) if call["actor"] is not None)
+        for number in range(int((one["to"] - one["from"]) / STEP_S)):
+            for line, share in runs_at(one["from"] + number * STEP_S, one, busy).items():
+                spent[line] += share  # type: ignore[assignment]
+    return spent
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_of_random_programs_are_those_of_their_own_records(
+    shared: SharedCluster, tmp_path: Path, seed: int
+) -> None:
+    with shared.running(PROGRAMS / "drivers/random_plans.py", [str(seed), str(tmp_path)]) as running:
+        profile, spent = profiled(running, tmp_path)
+    truth = truth_of(json.loads(spent))
+    found: Counter[str] = Counter()
+    for one in times_of(profile):
+        functions = [step.function for step in one.path if step.is_frame]
+        if "run" in functions:
+            found[next((name for name in reversed(functions) if name in LINES), "")] += one.weight_us
+
+    shares = {line: (100 * found[line] / found.total(), 100 * truth[line] / truth.total()) for line in ("", *LINES)}
+
+    assert {line: both for line, both in shares.items() if abs(both[0] - both[1]) > WITHIN_POINTS} == {}
 
 
 # Forms, roots and signals
