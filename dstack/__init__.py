@@ -11,7 +11,17 @@ TYPE_CHECKING = False  # typing would take longer to load than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-    from dstack.api import DeadlockFound, Session, assert_no_deadlock, check, session, snapshot, to_networkx
+    from dstack.api import (
+        DeadlockFound,
+        Profiling,
+        Session,
+        assert_no_deadlock,
+        check,
+        profile,
+        session,
+        snapshot,
+        to_networkx,
+    )
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
     from dstack.files.snapshot_file import load
     from dstack.guarding import Hang, guard
@@ -26,6 +36,7 @@ __all__ = [
     "Diagnosis",
     "DstackError",
     "Hang",
+    "Profiling",
     "Session",
     "Snapshot",
     "SnapshotFileError",
@@ -36,6 +47,7 @@ __all__ = [
     "guard",
     "label",
     "load",
+    "profile",
     "session",
     "snapshot",
     "span",
@@ -48,6 +60,7 @@ _HOMES = {
     "Diagnosis": "model.diagnosis",
     "DstackError": "errors",
     "Hang": "guarding",
+    "Profiling": "api",
     "Session": "api",
     "Snapshot": "model.snapshot",
     "SnapshotFileError": "errors",
@@ -57,6 +70,7 @@ _HOMES = {
     "guard": "guarding",
     "label": "labels",
     "load": "files.snapshot_file",
+    "profile": "api",
     "session": "api",
     "snapshot": "api",
     "span": "spans",

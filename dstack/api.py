@@ -7,22 +7,44 @@ is complete; in async code use ``await asyncio.to_thread(dstack.check)``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from typing import Any
 
+from dstack.analysis.stacks.profiles import profile_stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_graph_forms import to_networkx
 from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
+from dstack.collecting.recorder import FOR_EVER_S, new_profile
 from dstack.errors import ClusterError, UsageError
+from dstack.files.file_output import write_file
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
+from dstack.model.profile import Profile, ProfileOptions
 from dstack.model.snapshot import Snapshot
 from dstack.observed.reading_options import ReadingOptions
+from dstack.probes.connection.background import begin
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
 from dstack.report.not_observed import gaps_in_words
+from dstack.report.profile_text import print_profile
+from dstack.report.rich_text import plain_text
+from dstack.report.sampled_files import format_of, sampled_file
+from dstack.report.stacks_files import folded
 from dstack.report.text import report_text
 from dstack.words import SHOWN
 
-__all__ = ["DeadlockFound", "Session", "assert_no_deadlock", "check", "session", "snapshot", "to_networkx"]
+__all__ = [
+    "DeadlockFound",
+    "Profiling",
+    "Session",
+    "assert_no_deadlock",
+    "check",
+    "profile",
+    "session",
+    "snapshot",
+    "to_networkx",
+]
 
 
 class DeadlockFound(AssertionError):
@@ -210,6 +232,85 @@ def assert_no_deadlock(
     """
     with session(address) as one:
         return one.assert_no_deadlock(job=job, timeout_s=timeout_s, complete=complete)
+
+
+class Profiling:
+    """A profile that is being made, see :func:`profile`; its results are there after its ``with`` block."""
+
+    __module__ = "dstack"
+
+    def __init__(self, address: str | None, rate_hz: float, options: ProfileOptions, job: str | None) -> None:
+        self._address = address
+        self._rate_hz = rate_hz
+        self._options = options
+        self._job = job
+        self._profile: Profile | None = None
+
+    def __enter__(self) -> Profiling:
+        job = self._job or os.getpid()
+        self._recorder = new_profile(resolved(self._address), FOR_EVER_S, self._rate_hz, self._options, job)
+        self._has_begun: Future[None] = Future()
+        self._made = begin(self._record)
+        either: tuple[Future[Any], ...] = (self._has_begun, self._made)
+        wait(either, return_when=FIRST_COMPLETED)
+        if self._made.done():
+            self._made.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.stop()
+        self._profile = self._made.result()
+
+    def _record(self) -> Profile:
+        def note(_: str) -> None:
+            if self._recorder.has_begun and not self._has_begun.done():
+                self._has_begun.set_result(None)
+
+        return self._recorder.record(note)
+
+    @property
+    def profile(self) -> Profile:
+        """The profile; raises :class:`dstack.UsageError` within its ``with`` block."""
+        if self._profile is None:
+            raise UsageError("The profile is not complete yet.", "Use it after its with block.")
+        return self._profile
+
+    def top(self) -> str:
+        """The heaviest chains, as ``dstack profile`` prints them."""
+        return plain_text(lambda console: print_profile(console, self.profile))
+
+    def folded(self) -> str:
+        """Folded stacks, weighted by microseconds."""
+        return folded(profile_stacks(self.profile)).decode()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, in the format that its suffix names, as ``dstack profile -o`` does."""
+        write_file(os.fspath(path), sampled_file(self.profile, format_of(os.fspath(path))), force=True)
+
+
+def profile(
+    address: str | None = "auto",
+    *,
+    rate_hz: float = 5.0,
+    of: str = "",
+    everything: bool = False,
+    last: bool = False,
+    job: str | None = None,
+) -> Profiling:
+    """Profile a cluster during a ``with`` block: where the wall-clock time of a whole job goes.
+
+        with dstack.profile() as profile:
+            train()
+        print(profile.top())
+
+    In a driver it follows the main thread of this driver; elsewhere those of all drivers, or of one ``job``.
+    ``address`` is that of :func:`snapshot`, the other arguments are options of ``dstack profile``. The block begins
+    with the first sample, about a second later.
+
+    Raises :class:`dstack.ClusterError` if the cluster is unreachable, and :class:`dstack.UsageError` for invalid
+    arguments.
+    """
+    return Profiling(address, rate_hz, ProfileOptions(of=of, everything=everything, last=last), job)
 
 
 def resolved(address: str | None) -> str | None:

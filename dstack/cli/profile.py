@@ -14,7 +14,7 @@ import click
 
 from dstack.cli.inputs import address_option
 from dstack.cli.output import console_text, print_text, show_progress
-from dstack.cli.record import format_of, note_saved, stopped_by_signals
+from dstack.cli.record import note_saved, stopped_by_signals
 from dstack.errors import ClusterError, UsageError
 from dstack.files.file_output import require_new, write_file
 from dstack.processes.signals import CleanUp, Ended
@@ -74,6 +74,8 @@ def profile(
 
     if of and everything:
         raise UsageError("--of and --all exclude each other.", "Give one of them.")
+    from dstack.report.sampled_files import format_of, sampled_file
+
     suffix = format_of(output) if output else ""
     if output:
         require_new(output, force=force)
@@ -86,7 +88,7 @@ def profile(
     record = partial(new_profile, address, duration_s or FOR_EVER_S, rate_hz, options, job)
     found, code = _profile_of(program, record) if program else _profile(record())
     if output:
-        data = exported(found, suffix)
+        data = sampled_file(found, suffix)
         with CleanUp():
             write_file(output, data, force=force)
         _note(found, output, suffix)
@@ -126,31 +128,6 @@ def _profile_of(program: Sequence[str], record: Callable[..., Recorder[Profile]]
 
     threading.Thread(target=stop_with_program, name="dstack-program", daemon=True).start()
     return _profile(recorder, process.wait)
-
-
-def exported(found: Profile, suffix: str) -> bytes:
-    """The profile in a format."""
-    if suffix in (".json", ".json.gz"):
-        import gzip
-
-        from dstack.files.profile_file import dumps
-
-        text = dumps(found)
-        return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
-    if suffix == ".html":
-        from dstack.report.page.pages import profile_page
-
-        return profile_page(found)
-    from dstack.analysis.stacks.profiles import profile_stacks
-
-    stacks = profile_stacks(found)
-    if suffix == ".speedscope.json":
-        from dstack.report.stacks_files import speedscope
-
-        return speedscope(stacks)
-    from dstack.report.stacks_files import folded
-
-    return folded(stacks)
 
 
 def _note(found: Profile, output: str, suffix: str) -> None:

@@ -13,7 +13,7 @@ import click
 
 from dstack.cli.inputs import address_option, seconds_option
 from dstack.cli.output import show_progress
-from dstack.errors import ClusterError, UsageError
+from dstack.errors import ClusterError
 from dstack.files.file_output import STDOUT, require_new, write_file
 from dstack.processes.signals import CleanUp, Ended, ending_signals
 from dstack.words import visible
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_S = 10.0
 DEFAULT_HZ = 20.0
-FORMATS = (".folded", ".txt", ".speedscope.json", ".html", ".json", ".json.gz")
-"""The suffixes of files, each a format; the longest one that fits counts."""
 FEW = 0.01
 """With a smaller share of samples that show code of the application, its waits are more than what it runs."""
 NOTHING_RAN = "Nothing of the application ran in these {:.1f} s, so nothing was saved."
@@ -79,6 +77,8 @@ def record(
     Samples the stacks of all workers, merged by node, class and rank. Ctrl-C ends it, and keeps what was recorded.
     If nothing runs, it saves nothing, and says what waits.
     """
+    from dstack.report.sampled_files import format_of, sampled_file
+
     suffix = format_of(output)
     require_new(output, force=force)
     if suffix == ".html":
@@ -105,7 +105,7 @@ def record(
 
     samples = app_samples(recording)
     if samples:
-        data = exported(recording, suffix)
+        data = sampled_file(recording, suffix)
         with CleanUp():
             write_file(output, data, force=force)
     _note(recording, output, suffix, is_saved=samples > 0)
@@ -113,45 +113,6 @@ def record(
         _say_what_waits(address, recording.options.job_id)
     if received and received[0] != signal.SIGINT:
         sys.exit(128 + received[0])
-
-
-def format_of(output: str) -> str:
-    """The format of a file by its suffix. Raises :class:`UsageError`."""
-    if output == STDOUT:
-        return ".folded"
-    name = output.lower()
-    found = [suffix for suffix in FORMATS if name.endswith(suffix)]
-    if not found:
-        raise UsageError(f"{output} has no suffix of a known format.", f"Use a name that ends in {', '.join(FORMATS)}.")
-    return max(found, key=len)
-
-
-def exported(recording: Recording, suffix: str) -> bytes:
-    """The recording in a format."""
-    if suffix in (".json", ".json.gz"):
-        import gzip
-
-        from dstack.files.recording_file import dumps
-
-        text = dumps(recording)
-        return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
-    if suffix == ".html":
-        from dstack.report.page.flame_section import flames_of_recording
-        from dstack.report.page.pages import flame_page
-        from dstack.report.summaries import recording_summary
-
-        title = f"Flame graph of {recording.address}"
-        return flame_page(flames_of_recording(recording), title, recording_summary(recording))
-    from dstack.analysis.stacks.weighted_stacks import recorded_stacks
-
-    stacks = recorded_stacks(recording, unfolded=True)
-    if suffix == ".speedscope.json":
-        from dstack.report.stacks_files import speedscope
-
-        return speedscope(stacks)
-    from dstack.report.stacks_files import folded
-
-    return folded(stacks)
 
 
 @contextmanager

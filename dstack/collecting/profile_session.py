@@ -22,7 +22,7 @@ from dstack.collecting.recorder import serve
 from dstack.errors import ClusterError
 from dstack.model.profile import JoinedProfile, PathStep, Profile, ProfileCoverage, ProfileOptions, RootTime
 from dstack.model.snapshot import Snapshot
-from dstack.probes.cluster_rounds import ClusterRounds, cluster_of_program
+from dstack.probes.cluster_rounds import ClusterRounds, cluster_of_program, job_of_process
 from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.processes.child import Parent
 from dstack.processes.gc_pause import GcPause
@@ -64,9 +64,10 @@ class Round:
 class ProfileSession:
     """One profile, from the connection to the last sample; a context manager.
 
-    ``job`` is what the user called the only job to follow. ``program`` is the pid of a process whose cluster is
-    profiled, once it has one; the profile begins now. Raises :class:`dstack.errors.ClusterError` if the cluster is
-    unreachable, and :class:`dstack.errors.UsageError` if there is no such job, or nothing of the name to be followed.
+    ``job`` is what the user called the only job to follow, or the pid of its driver on this host, if it has one here.
+    ``program`` is the pid of a process whose cluster is profiled, once it has one; the profile begins now. Raises
+    :class:`dstack.errors.ClusterError` if the cluster is unreachable, and :class:`dstack.errors.UsageError` if there is
+    no such job, or nothing of the name to be followed.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ProfileSession:
         duration_s: float,
         rate_hz: float,
         options: ProfileOptions,
-        job: str | None,
+        job: str | int | None,
         program: int | None,
         progress: Callable[[str], None],
     ) -> None:
@@ -84,13 +85,14 @@ class ProfileSession:
         began, began_at = time.monotonic(), time.time()
         if program is not None:
             progress("waiting for the program to start or to join a cluster")
-            address, job = cluster_of_program(program, address, lambda: False)
+            address, job = cluster_of_program(program, address), job or program
         self._is_of_program = self._is_before = program is not None
         self._began = began
         self._probes = ProbeSession()
         self._rounds = ClusterRounds(self._probes, address, progress)
         snapshot = self._rounds.cluster_without_samples()
-        self._options = replace(options, job_id=find_job(snapshot, job) if job else None)
+        found = job_of_process(snapshot.jobs, job) if isinstance(job, int) else find_job(snapshot, job) if job else None
+        self._options = replace(options, job_id=found)
         self.first = Profile(
             dstack_version=snapshot.dstack_version,
             address=snapshot.address,
@@ -121,6 +123,7 @@ class ProfileSession:
             self._take()  # it learns what later ones know
             self._began = time.monotonic()
         part, sent_at, cpu_s = JoinedProfile(self.first), time.monotonic(), time.process_time()
+        yield self._sent(part, cpu_s)  # it has begun
         is_over = False
         while not is_over:
             with GcPause():
@@ -203,7 +206,7 @@ def main(
     duration_s: float,
     rate_hz: float,
     options: ProfileOptions,
-    job: str | None,
+    job: str | int | None,
     program: int | None,
 ) -> None:
     """Makes one profile, as :func:`serve` does."""

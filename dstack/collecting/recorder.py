@@ -160,10 +160,12 @@ def new_profile(
     duration_s: float,
     rate_hz: float,
     options: ProfileOptions,
-    job: str | None = None,
+    job: str | int | None = None,
     program: int | None = None,
 ) -> Recorder[Profile]:
-    """A profile of a cluster's wall-clock time; ``job`` is what the user calls the only job to follow.
+    """A profile of a cluster's wall-clock time.
+
+    ``job`` is what the user calls the only job to follow, or the pid of its driver on this host.
 
     With a ``program``, a pid, it is the cluster that this process starts, or joins at the address, whenever it does.
     """

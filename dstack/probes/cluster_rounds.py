@@ -10,21 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import NamedTuple
 
 import psutil
 
 from dstack.errors import ClusterError
-from dstack.model.snapshot import Snapshot
+from dstack.model.snapshot import Job, Snapshot
 from dstack.observed.node import CoreWorkerReply
 from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.cluster import ClusterProbe, Progress
 from dstack.probes.connection.background import begin
-from dstack.probes.connection.connect import connect, gcs_addresses
+from dstack.probes.connection.connect import connect
+from dstack.probes.connection.own_cluster import addresses_below
 from dstack.probes.node_access.node_readers import RPC_TIMEOUT_S, Budget, Extras, ProbeSession
 from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.observations import Assembly, MergedAnswers, Observations
@@ -42,36 +42,36 @@ PROGRAM_TURN_S = 0.1
 """How often a program is asked for its cluster until it has one."""
 
 
-class ProgramCluster(NamedTuple):
-    """The cluster that a program uses, and its job there; None if all of the cluster is the program's."""
+def cluster_of_program(pid: int, address: str | None) -> str:
+    """The address of the cluster that a process of this host starts, or that it joins at ``address``.
 
-    address: str
-    job_id: str | None = None
-
-
-def cluster_of_program(pid: int, address: str | None, is_over: Callable[[], bool]) -> ProgramCluster:
-    """The cluster that a process of this host starts, or that it joins at ``address``, once there is one.
-
-    Raises :class:`ClusterError` if the process ends before, or when it ``is_over``.
+    Blocks until there is one. Raises :class:`ClusterError` if the process ends before.
     """
     while True:
         try:
             process = psutil.Process(pid)
-            if process.status() == psutil.STATUS_ZOMBIE or is_over():
+            if process.status() == psutil.STATUS_ZOMBIE:
                 raise psutil.NoSuchProcess(pid)
-            pids = [pid, *(child.pid for child in process.children(recursive=True))]
+            started = addresses_below(process)
         except psutil.NoSuchProcess:
             raise ClusterError("The program ended before it used a cluster.") from None
         with contextlib.suppress(ClusterError):
-            for started in gcs_addresses(pids):
-                return ProgramCluster(connect(started).address)
+            if started:
+                return connect(min(started)).address
             if address or os.environ.get("RAY_ADDRESS"):
                 cluster = connect(address)
-                jobs = take_inventory(cluster, RPC_TIMEOUT_S).jobs
-                for job in jobs:
-                    if job.driver_pid in pids and job.driver_ip in own_addresses():
-                        return ProgramCluster(cluster.address, job.job_id)
+                if job_of_process(take_inventory(cluster, RPC_TIMEOUT_S).jobs, pid):
+                    return cluster.address
         time.sleep(PROGRAM_TURN_S)
+
+
+def job_of_process(jobs: Iterable[Job], pid: int) -> str | None:
+    """The id of the job whose driver is a process of this host, or one below it; None if there is none."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        pids = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+        own = own_addresses()
+        return next((job.job_id for job in jobs if job.driver_pid in pids and job.driver_ip in own), None)
+    return None
 
 
 class ClusterRounds(ClusterProbe):

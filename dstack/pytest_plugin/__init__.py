@@ -55,8 +55,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Wrapper:
     """Watches the test, then checks what it leaves stuck."""
-    result = yield from _watched(item, "call")
     settings = item.config.stash[options.SETTINGS]
+    result = yield from (_profiled(item, settings.profile_s) if settings.profile_s else _watched(item, "call"))
     if settings.check == "end" or (settings.check == "module" and item.stash.get(options.IS_LAST_OF_MODULE, True)):
         _fail_if_stuck(item, settings)
     return result
@@ -139,6 +139,20 @@ def _watched(item: pytest.Item, when: str) -> Wrapper:
     if phase.failure is not None:
         pytest.fail(phase.failure, pytrace=False)
     return result
+
+
+def _profiled(item: pytest.Item, after_s: float) -> Wrapper:
+    """Watches a test, and profiles it from a time on."""
+    __tracebackhide__ = True
+    from dstack.pytest_plugin.slow_test import SlowTest
+
+    slow = SlowTest(after_s, item.config.stash[options.SETTINGS].address)
+    try:
+        with slow:
+            return (yield from _watched(item, "call"))
+    finally:
+        if slow.text:
+            item.add_report_section("call", options.SECTION, slow.text)
 
 
 def _fail_if_stuck(item: pytest.Item, settings: options.PluginSettings) -> None:

@@ -30,6 +30,10 @@ _OPTIONS = {
         "|".join(CHECKS),
         "After each test (end) or module, fail the test if it leaves a deadlock or hang in the cluster.",
     ),
+    "profile": (
+        "SECONDS",
+        "Profile the cluster of a test that takes longer, from then on, and print where its time goes.",
+    ),
     "dir": ("DIR", "Save the snapshots of hanging tests in this directory, for: dstack show FILE."),
     "address": ("HOST:PORT", "The cluster to inspect. [default: the one that the test is connected to]"),
 }
@@ -39,11 +43,13 @@ _OPTIONS = {
 class PluginSettings:
     """The settings of a session, and what its tests share.
 
-    Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. ``reported`` has
-    the members of the findings for which a test has failed already.
+    Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. Tests that take
+    longer than ``profile_s`` are profiled. ``reported`` has the members of the findings for which a test has failed
+    already.
     """
 
     timeout_s: float | None = None
+    profile_s: float | None = None
     fail_on: FailOn = "timeout"
     check: Check = "off"
     directory: Path | None = None
@@ -54,7 +60,7 @@ class PluginSettings:
     @property
     def is_used(self) -> bool:
         """Whether the plugin may inspect tests that are not marked."""
-        return self.timeout_s is not None or self.check != "off"
+        return self.timeout_s is not None or self.profile_s is not None or self.check != "off"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -72,9 +78,10 @@ def settings_of(config: pytest.Config) -> PluginSettings:
         raise pytest.UsageError(f"--dstack-check must be one of {', '.join(CHECKS)}, not {check!r}.")
     if fail_on not in FAIL_ON:
         raise pytest.UsageError(f"--dstack-fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
-    timeout, directory = _given(config, "timeout"), _given(config, "dir")
+    timeout, profile, directory = (_given(config, name) for name in ("timeout", "profile", "dir"))
     return PluginSettings(
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
+        profile_s=_seconds(profile, "--dstack-profile") if profile else None,
         fail_on=fail_on,
         check=check,
         directory=_created(config.invocation_params.dir / directory) if directory else None,

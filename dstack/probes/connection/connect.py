@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -245,11 +245,9 @@ def tls_credentials() -> grpc.ChannelCredentials | None:
 _FLAG = "--gcs-address="
 
 
-def gcs_addresses(pids: Iterable[int | str] | None = None) -> set[str]:
-    """The GCS addresses in the command lines of the raylets among these processes, by default among all here."""
-    everything = (pid for pid in os.listdir("/proc") if pid.isdecimal())
-    lines = _command_lines(everything if pids is None else pids)
-    raylets = (line for line in lines if "raylet" in os.path.basename(line[0]))
+def gcs_addresses() -> set[str]:
+    """The GCS addresses in the command lines of all raylets here."""
+    raylets = (line for line in _command_lines() if "raylet" in os.path.basename(line[0]))
     words = (word for line in raylets for part in line for word in part.split(" "))
     found = {word.removeprefix(_FLAG).partition("=")[0] for word in words if word.startswith(_FLAG)}
     return found - {"", "None"}
@@ -263,9 +261,9 @@ def latest_address() -> str | None:
     return None
 
 
-def _command_lines(pids: Iterable[int | str]) -> Iterator[list[str]]:
-    """Of these processes; one that sets its own title may have written words with spaces between them."""
-    for pid in pids:
+def _command_lines() -> Iterator[list[str]]:
+    """Of all processes; one that sets its own title may have written words with spaces between them."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            line = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace")
+            line = Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace")
             yield line.removesuffix("\0").split("\0" if line.endswith("\0") else " ")

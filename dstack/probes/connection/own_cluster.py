@@ -53,13 +53,18 @@ def begun_cluster() -> str | None:
 
     Raises :class:`ClusterError` if there are several.
     """
-    found = {address for child in psutil.Process().children(recursive=True) for address in _gcs_addresses(child)}
+    found = addresses_below(psutil.Process())
     if len(found) > 1:
         raise ClusterError(
             f"This process started several Ray clusters: {', '.join(sorted(found))}.",
             "Give the address of one of them.",
         )
     return found.pop() if found else None
+
+
+def addresses_below(process: psutil.Process) -> set[str]:
+    """The addresses of the clusters that run in child processes of a process."""
+    return {address for child in process.children(recursive=True) for address in _gcs_addresses(child)}
 
 
 def _gcs_addresses(process: psutil.Process) -> list[str]:

@@ -28,10 +28,10 @@ from dstack.report.page import (
     timeline_section,
     waits_section,
 )
-from dstack.report.page.flame_section import Flame, profile_flame, section_of
+from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
 from dstack.report.profile_text import profile_summary
-from dstack.report.summaries import headline
+from dstack.report.summaries import headline, recording_summary
 
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     findings_section.section,
@@ -121,6 +121,9 @@ def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "") -> bytes
     return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])
 
 
-def profile_page(profile: Profile) -> bytes:
-    """The page of a profile, as UTF-8."""
-    return flame_page([profile_flame(profile)], f"Profile of {profile.address}", profile_summary(profile))
+def sampled_page(sampled: Sampled) -> bytes:
+    """The page of a profile or a recording, as UTF-8."""
+    if isinstance(sampled, Profile):
+        return flame_page([profile_flame(sampled)], f"Profile of {sampled.address}", profile_summary(sampled))
+    title = f"Flame graph of {sampled.address}"
+    return flame_page(flames_of_recording(sampled), title, recording_summary(sampled))

@@ -10,7 +10,7 @@ import pytest
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.model.profile import PathStep
 from dstack.report.page.flame_section import Flame, section_of
-from dstack.report.page.pages import document, flame_page, profile_page
+from dstack.report.page.pages import document, flame_page, sampled_page
 from dstack.report.page.section import render
 from tests.browsers import errors, open_page, requests
 from tests.processes import wait_until
@@ -135,7 +135,7 @@ PROFILE = profile_of(in_turn((3, SCORING), (2, (line(6), ON_CPU)), (4, QUEUED), 
 
 def profile_in(browser: Any, tmp_path: Path) -> Any:
     path = tmp_path / "profile.html"
-    path.write_bytes(profile_page(PROFILE))
+    path.write_bytes(sampled_page(PROFILE))
     open_page(browser, path)
     return browser
 

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.cli import main
-from dstack.cli.record import exported, format_of
 from dstack.errors import UsageError
 from dstack.files.recording_file import loads
+from dstack.report.sampled_files import format_of, sampled_file
 from tests.unit.files.test_recording_file import RECORDING
 
 
@@ -35,11 +35,11 @@ def test_other_suffixes_are_refused(name: str) -> None:
 
 
 def test_each_format_has_the_recording() -> None:
-    assert loads(exported(RECORDING, ".json")) == RECORDING
-    assert exported(RECORDING, ".json.gz").startswith(b"\x1f\x8b")
-    assert b"main (train.py:9);step (train.py:3) 30\n" in exported(RECORDING, ".folded")
-    assert b'"$schema"' in exported(RECORDING, ".speedscope.json")
-    assert b"actor Trainer" in exported(RECORDING, ".html")
+    assert loads(sampled_file(RECORDING, ".json")) == RECORDING
+    assert sampled_file(RECORDING, ".json.gz").startswith(b"\x1f\x8b")
+    assert b"main (train.py:9);step (train.py:3) 30\n" in sampled_file(RECORDING, ".folded")
+    assert b'"$schema"' in sampled_file(RECORDING, ".speedscope.json")
+    assert b"actor Trainer" in sampled_file(RECORDING, ".html")
 
 
 @pytest.mark.parametrize("name", ["r.svg", "there.json"])
