@@ -32,8 +32,9 @@ POLLS, POLL_S, FEWEST_POLLED = 4, 0.2, 3
 class _Case:
     """A submission or the end of a caller, and the calls that had ended since the one before.
 
-    ``unused`` are those that had ended since the caller has last waited. ``counts`` has by function how many calls had
-    ended, ``pending`` the functions of which some had not, ``in_order`` those of which the oldest ones have ended.
+    ``unused`` are those that had ended since the caller has last waited. For their functions, ``counts`` has how many
+    calls had ended; of those in ``pending`` some had not, and of those in ``in_order`` the oldest ones had. At a
+    barrier all calls had ended.
     """
 
     caller: Caller
@@ -45,6 +46,7 @@ class _Case:
     counts: Mapping[str, int] = field(default_factory=dict)
     pending: Collection[str] = ()
     in_order: Collection[str] = ()
+    is_barrier: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -94,14 +96,19 @@ class _Cases:
         if not ended or at - before <= SUBMITTED_AT_ONCE_S:
             return _Case(self._caller, at, before, call)
         unused, self._unused = self._unused, []
-        pending = {name: next(iter(some)) for name, some in self._pending.items() if some}
-        in_order = {one.name for one in ended if one.number < pending.get(one.name, one.number + 1)}
-        return _Case(self._caller, at, before, call, ended, unused, dict(self._counts), set(pending), in_order)
+        names = {one.name for one in unused}
+        oldest = {name: next(iter(self._pending[name])) for name in names if name in self._pending}
+        in_order = {one.name for one in ended if one.number < oldest.get(one.name, one.number + 1)}
+        counts = {name: self._counts[name] for name in names}
+        is_barrier = not self._pending
+        return _Case(self._caller, at, before, call, ended, unused, counts, oldest.keys(), in_order, is_barrier)
 
     def _ended_until(self, at: float) -> Iterator[Call]:
         while self._ends and self._ends[0][0] <= at:
             call = heappop(self._ends)[2]
             del self._pending[call.name][call.number]
+            if not self._pending[call.name]:
+                del self._pending[call.name]
             self._counts[call.name] += 1
             yield call
 
@@ -142,7 +149,7 @@ class _UsualWaits:
             else:
                 counted = last.name, case.counts[last.name]
         since = min(case.at, last.ended_at)
-        return Step(case.at, since, case.submits, tuple(needs), counted, last, is_barrier=not case.pending)
+        return Step(case.at, since, case.submits, tuple(needs), counted, last, is_barrier=case.is_barrier)
 
     def _is_complete(self, case: _Case, name: str) -> bool:
         """Whether the caller waits for all calls of a function that it has submitted."""

@@ -18,6 +18,7 @@ class Call:
     ``free_at`` is when its slot of its actor was free again. ``makers`` made its arguments. ``behind`` is the call
     whose end gave it its slot or its resources, ``created_by`` the creation of its actor, ``retried`` its attempt
     before. ``caller`` submitted it in its ``step``; ``runs`` is the caller that it is itself, if it submits calls.
+    ``resources`` are those that it needs to start.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Call:
     free_at: float
     caller: Caller = field(repr=False)
     step: int = -1
+    resources: Mapping[str, float] = field(default_factory=dict, repr=False)
     makers: tuple[Call, ...] = field(default=(), repr=False)
     behind: Call | None = field(default=None, repr=False)
     created_by: Call | None = field(default=None, repr=False)
@@ -46,12 +48,6 @@ class Call:
     def is_creation(self) -> bool:
         """Whether it creates an actor."""
         return self.attempt.task.kind == "ACTOR_CREATION_TASK"
-
-    @property
-    def resources(self) -> Mapping[str, float]:
-        """What it needs to start; a placement group has its resources apart, so nothing is known of those."""
-        task = self.attempt.task
-        return {} if task.placement_group_id or self.actor_id else task.required_resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,8 @@ class _Walk:
 
     def in_caller(self, caller: Caller, number: int) -> Next | None:
         """What a caller did before one of its steps, and what it had waited for."""
-        for step in reversed(caller.steps[: number + 1]):
+        for at in range(number, -1, -1):
+            step = caller.steps[at]
             self._add(step.since, caller.name, "runs", caller.attempt)
             if step.last is not None:
                 return partial(self.end_of, step.last)

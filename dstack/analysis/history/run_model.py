@@ -23,8 +23,10 @@ from dstack.words import grouped
 
 MOST_CALLS = 10_000
 """Only so many of the newest calls are part of the model."""
-LOOKED_BACK = 1_000
+LOOKED_BACK = 200
 """The makers of arguments are searched among so many calls of the same caller."""
+MOST_REQUESTS = 20
+"""Only so many different requests for resources are known, the most frequent ones; others delay calls as they did."""
 REPEATED = 3
 """The fewest iterations."""
 
@@ -60,6 +62,7 @@ class RunModel:
         self.callers: dict[str, Caller] = {}
         self.calls: list[Call] = []
         self._make_calls()
+        _set_resources(self.calls)
         self._relate()
         find_waits(self.callers.values())
         skip_polls(self.callers.values(), self.calls)
@@ -192,6 +195,16 @@ class RunModel:
         return next(own, None)
 
 
+def _set_resources(calls: Iterable[Call]) -> None:
+    """A placement group has its resources apart, so nothing is known of those."""
+    tasks = (call for call in calls if not call.actor_id and not call.attempt.task.placement_group_id)
+    by_request = grouped((tuple(sorted(call.attempt.task.required_resources.items())), call) for call in tasks)
+    for request, alike in sorted(by_request.items(), key=lambda one: -len(one[1]))[:MOST_REQUESTS]:
+        needs = dict(request)
+        for call in alike:
+            call.resources = needs
+
+
 def _ended_at(call: Call) -> float:
     return call.ended_at
 
@@ -291,12 +304,12 @@ def iterations_of(caller: Caller) -> Iterations | None:
     steps = caller.steps
     for begins in (_barriers(steps), _gates(steps)):
         marks = [frozenset(_names(steps[first:after])) for first, after in pairwise(begins)]
-        for period in range(1, len(marks) // 3 + 1):
+        for period in range(1, len(marks) // REPEATED + 1):
             first = len(marks)
             while first > period and marks[first - 1] == marks[first - 1 - period]:
                 first -= 1
             first -= period
-            if len(marks) - first >= max(3 * period, len(marks) / 2):
+            if len(marks) - first >= max(REPEATED * period, len(marks) / 2):
                 return Iterations(caller, tuple(begins[first::period]))
     return None
 
