@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -38,6 +39,16 @@ def test_a_driver_reads_itself_without_side_effects(outcome: Plain) -> None:
     assert outcome["reads itself"]
     assert outcome["idle"] == "idle"
     assert outcome["unchanged"]
+
+
+@pytest.mark.ray
+def test_a_block_of_the_driver_is_profiled(outcome: Plain) -> None:
+    profile = outcome["profile"]
+
+    assert profile["too early"] == "The profile is not complete yet."
+    assert re.search(r"^ 1\. .*wait_for .*time\.sleep\n    from driver api_calls\.py .*ray\.get", profile["top"], re.M)
+    assert profile["folded"].startswith("driver api_calls.py;<module> (")
+    assert profile["saved"]
 
 
 @pytest.mark.ray

@@ -105,8 +105,13 @@ def test_a_test_fails_for_the_hang_it_leaves_and_not_for_hangs_of_other_jobs(
         for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE"):
             monkeypatch.setenv(name, cluster.environment[name])
         monkeypatch.setenv("CLUSTER", cluster.address)
-        result = run(pytester, "--dstack-check=end", "--dstack-timeout=2", "--dstack-fail-on=stuck")
+        result = run(
+            pytester, "--dstack-check=end", "--dstack-timeout=2", "--dstack-fail-on=stuck", "--dstack-profile=1"
+        )
     found = outcomes(pytester)
+    result.stdout.fnmatch_lines(
+        ["*test_slow_beside_others_deadlock: where its time went after 1 s", "*nap (*) * time.sleep"]
+    )
     assert {name: outcome.status for name, outcome in found.items() if outcome.status != "passed"} == {
         "test_leaves_a_deadlock": "failure"
     }, result.outlines

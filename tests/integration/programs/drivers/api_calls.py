@@ -119,6 +119,21 @@ def asserts() -> dict[str, Any]:
     return outcome
 
 
+def profiles() -> dict[str, Any]:
+    """A profile of a block that waits for a task, and what there is before its end."""
+    outcome: dict[str, Any] = {}
+    end = Path(tempfile.mkdtemp()) / "end"
+    with dstack.profile() as profile:
+        try:
+            profile.top()
+        except dstack.UsageError as error:
+            outcome["too early"] = error.message
+        threading.Timer(2, end.touch).start()
+        ray.get(ray.remote(wait_for).remote(end))
+    profile.save(end.with_suffix(".json"))
+    return outcome | {"top": profile.top(), "folded": profile.folded(), "saved": end.with_suffix(".json").exists()}
+
+
 def state() -> list[Any]:
     """The state that a library must not change."""
     handlers = [repr(signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
@@ -134,6 +149,7 @@ def main() -> None:
     outcome["reads itself"] = [worker.pid for worker in snapshot.workers if worker.is_driver] == [os.getpid()]
     outcome["idle"] = dstack.assert_no_deadlock(complete=True).verdict
     outcome["slow"] = lets_slow_code_continue()
+    outcome["profile"] = profiles()
     stuck = deadlock()
     outcome["main thread"] = breaks_the_main_thread(stuck)
     outcome["other thread"] = leaves_other_threads(stuck)
