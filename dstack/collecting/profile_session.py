@@ -7,6 +7,7 @@ in a second.
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ LIMIT_S = 20.0
 """How long one round may take."""
 HINDSIGHT_S = 60.0
 """How long samples are kept to find what a wait was for in the end; a longer wait is shared like others until then."""
+JITTER = (0.5, 1.5)
+"""The turns are of random length, so that samples do not keep step with a loop of the program."""
 BEFORE = PathStep("before it was connected to its cluster", state="starts")
 """What a program did before its driver was read the first time."""
 BUSY_SHARE = 0.5
@@ -160,7 +163,8 @@ class ProfileSession:
         self._finish(part, everything=not self._options.last)
         part.note(ProfileCoverage(rounds=1, reused=int(is_same)), snapshot.failures)
         took_s = (self._now_us() - from_us) / 1e6
-        until = self._began + from_us / 1e6 + max(self._pause_s, took_s / BUSY_SHARE)
+        pause_s = self._pause_s * random.uniform(*JITTER)
+        until = self._began + from_us / 1e6 + max(pause_s, took_s / BUSY_SHARE)
         until = min(until, self._began + self._duration_s)
         while not self._is_stopped and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.1))

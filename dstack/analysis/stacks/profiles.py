@@ -142,10 +142,11 @@ def _chain(times: Sequence[RootTime], first: Interval, last: Interval) -> Chain:
 
 def end_of(path: tuple[PathStep, ...]) -> tuple[PathStep, ...]:
     """The last execution of a path: from its name, or for a root from its outermost frame, to its state."""
-    inner = len(path) - 1
-    while inner > 0 and path[inner].is_frame | (inner == len(path) - 1):
-        inner -= 1
-    return path[inner:] if not path[inner].is_frame and not path[inner].state else path[inner + 1 :] or path
+    first = len(path) - 1
+    while first > 0 and (path[first - 1].is_frame or path[first - 1].is_span):
+        first -= 1
+    is_named = first > 0 and not path[first - 1].state
+    return path[first - is_named :]
 
 
 def _function_key(end: Iterable[PathStep]) -> object:

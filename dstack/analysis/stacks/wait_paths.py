@@ -17,7 +17,7 @@ from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, ow
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.ends import ends_in_words
-from dstack.analysis.stacks.app_threads import kind_of, running, shown_step, step_of
+from dstack.analysis.stacks.app_threads import kind_of, running, shown_step, step_of, with_spans
 from dstack.errors import UsageError
 from dstack.model.diagnosis import Vertex, Wait, WaitKind
 from dstack.model.profile import PathStep, ProfileOptions, State
@@ -41,7 +41,7 @@ STATES: Mapping[WaitKind, tuple[str, State]] = {
     "actor slot": ("queued behind", "queue"),
     "order": ("queued behind", "queue"),
     "Serve slot": ("queued behind", "queue"),
-    "executor": ("queued in its executor", "queue"),
+    "executor": ("sent to a worker", "queue"),
     "arguments": ("arguments", "waits"),
     "actor creation": ("actor creation", "starts"),
     "runtime environment": ("runtime environment", "starts"),
@@ -58,7 +58,7 @@ LEAVES: Mapping[Unknown, tuple[str, State]] = {
     "autoscaler": ("the autoscaler", "resources"),
     "caller": ("on its way from its caller", "outside"),
     "creation": ("actor creation", "starts"),
-    "executor": ("", "runs"),
+    "executor": ("about to run", "queue"),
     "fetched value": ("transfer of a value", "outside"),
     "holder": ("", "resources"),
     "new node": ("a node that may join", "resources"),
@@ -143,15 +143,16 @@ class PathReader:
         if vertex.subject.what == "starting worker":
             return (PathStep("worker starts", state="starts"), *frames)
         name = describe(vertex)
-        if frames and frames[0].name in (name, name.rpartition(".")[2]):  # without its class on Python 3.10
-            return (replace(frames[0], name=name), *frames[1:])
+        at = next((at for at, step in enumerate(frames) if not step.is_span), None)
+        if at is not None and frames[at].name in (name, name.rpartition(".")[2]):  # without its class on Python 3.10
+            return (*frames[:at], replace(frames[at], name=name), *frames[at + 1 :])
         return (PathStep(name), *frames)
 
     def _frames(self, vertex: Vertex) -> Iterator[PathStep]:
-        frames = self._index.frames_of_vertex(vertex)
-        shown = own_frames(list(fold_imports(frames)))
-        if shown:
-            yield from map(shown_step, reversed(shown))
+        frames, execution = self._index.frames_of_vertex(vertex), self._index.execution_of(vertex)
+        if shown := own_frames(list(fold_imports(frames))):
+            steps = ((one.first, shown_step(one)) for one in reversed(shown))
+            yield from with_spans(steps, execution.spans if execution else ())
         elif vertex.wait is None and (innermost := innermost_shown(frames)):
             yield step_of(innermost)
 

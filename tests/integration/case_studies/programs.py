@@ -10,6 +10,7 @@ with shared.running("case_studies/slow_leaves") as program:
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class CaseStudy:
         file = self.folder / "snapshot.json.gz"
         self.text("snapshot", "-o", file, "--force", *options)
         return file
+
+    def is_bottleneck(self, function: str) -> bool:
+        """Whether one of the first three chains of a profile ends in this function, with a fifth of the time."""
+        ends = re.findall(r"^ [123]\. +([\d.]+) % +(.*)$", self.text("profile", "--duration", "15"), re.MULTILINE)
+        return any(f"{function} (" in end and float(share) >= 20 for share, end in ends)
 
     def until(self, shown: Callable[[], T | None], what: str) -> T:
         """The first true value of ``shown``, which runs a command again and again."""

@@ -63,3 +63,7 @@ def test_the_graph_has_the_pending_calls_of_each_step(study: CaseStudy, file: Pa
     assert {(DRIVER, step) for step in STEPS} <= set(edges)
     assert edges[DRIVER, "analyse"]["mean_s"] > edges[DRIVER, "summarise"]["mean_s"]
     assert edges[DRIVER, "write"]["pending"] >= edges[DRIVER, "analyse"]["pending"] >= 1
+
+
+def test_the_profile_names_the_step_that_limits(study: CaseStudy) -> None:
+    study.until(lambda: study.is_bottleneck("analyse"), "analyse among the first chains")

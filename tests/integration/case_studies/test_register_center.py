@@ -75,3 +75,7 @@ def test_the_stacks_show_workers_in_the_queue(study: CaseStudy) -> None:
         return called_from(study.document("stacks", "--json", *OF_JOB), "actor Rollout").get("Rollout.generate", 0) >= 2
 
     study.until(are_waiting, "workers wait for the register")
+
+
+def test_the_profile_names_the_register(study: CaseStudy) -> None:
+    study.until(lambda: study.is_bottleneck("Register.peers"), "Register.peers among the first chains")

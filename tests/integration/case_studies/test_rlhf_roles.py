@@ -84,3 +84,7 @@ def test_a_recording_shows_the_function(study: CaseStudy) -> None:
         return samples["edit_distance"] > samples["other"]
 
     study.until(is_recorded, "most samples are in edit_distance")
+
+
+def test_the_profile_names_the_function_of_the_reward_model(study: CaseStudy) -> None:
+    study.until(lambda: study.is_bottleneck("edit_distance"), "edit_distance among the first chains")

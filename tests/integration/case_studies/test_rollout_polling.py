@@ -72,3 +72,7 @@ def test_the_stacks_show_the_loop(study: CaseStudy) -> None:
         }
 
     study.until(is_in_loop, "the trainer is in its loop")
+
+
+def test_the_profile_names_the_polled_buffer(study: CaseStudy) -> None:
+    study.until(lambda: study.is_bottleneck("Buffer.size"), "Buffer.size among the first chains")

@@ -71,3 +71,7 @@ def test_the_timeline_names_the_archive(study: CaseStudy, file: Path) -> None:
 
     assert "chains through Leaf.read → Archive.restore" in text
     assert "Archive.restore limits the throughput: 1 at once is in use" in text
+
+
+def test_the_profile_names_the_archive(study: CaseStudy) -> None:
+    study.until(lambda: study.is_bottleneck("Archive.restore"), "Archive.restore among the first chains")

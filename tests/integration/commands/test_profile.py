@@ -28,6 +28,7 @@ from tests.processes import reads_memory, wait_until
 
 pytestmark = pytest.mark.ray
 
+PYSPY = str(Path(sys.executable).with_name("py-spy"))
 RUNS = frozenset({"load", "train", "store", "compute", "licensed", "outer", "step", "respond", "computing"})
 MEASURED_S = 40.0
 WITHIN_POINTS = 5.0
@@ -163,6 +164,48 @@ def test_shares_of_random_programs_are_those_of_their_own_records(
     shares = {line: (100 * found[line] / found.total(), 100 * truth[line] / truth.total()) for line in ("", *LINES)}
 
     assert {line: both for line, both in shares.items() if abs(both[0] - both[1]) > WITHIN_POINTS} == {}
+
+
+# Another tool
+
+COMPUTING = """
+import time, ray
+ray.init()
+def heavy(until):
+    while time.perf_counter() < until:
+        pass
+def light(until):
+    while time.perf_counter() < until:
+        pass
+print("ready", flush=True)
+while True:
+    heavy(time.perf_counter() + 0.35)
+    light(time.perf_counter() + 0.15)
+"""
+
+
+@pytest.mark.exhaustive
+def test_what_runs_on_a_cpu_is_what_pyspy_shows(shared: SharedCluster, tmp_path: Path) -> None:
+    script, raw = tmp_path / "computing.py", tmp_path / "pyspy.raw"
+    script.write_text(COMPUTING)
+    with shared.running(script) as running:
+        terms = ["--format", "raw", "--nonblocking", "--rate", "50", "--duration", "25", "--output", str(raw)]
+        with ended([PYSPY, "record", *terms, "--pid", str(running.pid)], running) as pyspy:
+            command = [*DSTACK, "profile", "--address", running.address, "--rate", "10", "--duration", "25"]
+            subprocess.run([*command, "-o", str(tmp_path / "p.folded")], env=dict(running.environment), check=True)
+            pyspy.communicate(timeout=ENDED_S)
+    ours, theirs = (heavy_share((tmp_path / "p.folded").read_text()), heavy_share(raw.read_text()))
+
+    assert abs(ours - theirs) < WITHIN_POINTS, (ours, theirs)
+
+
+def heavy_share(folded: str) -> float:
+    """The share of ``heavy`` in folded stacks, of it and ``light``, in percent."""
+    weights: Counter[str] = Counter()
+    for line in folded.splitlines():
+        stack, _, weight = line.rpartition(" ")
+        weights.update({name: int(weight) for name in ("heavy", "light") if f";{name} (" in stack})
+    return 100 * weights["heavy"] / weights.total()
 
 
 # Forms, roots and signals
