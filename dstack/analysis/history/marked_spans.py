@@ -58,10 +58,12 @@ class MarkedSpans:
             driver = self._drivers.get(worker_id)
             for execution in process.executions():
                 attempt = self._history.latest.get(execution.task_id or "") or driver
-                for span in execution.spans if attempt is not None else ():
-                    began_at = span.began_at - self._ahead_s(worker_id)
-                    if attempt is not None and began_at <= self._history.asked_at:
-                        yield attempt, MarkedSpan(began_at, self._history.asked_at, span.name, is_open=True)
+                if attempt is None or attempt.started_at is None:
+                    continue
+                for span in execution.spans:  # a coroutine may have those in which it was created, before its task
+                    began_at = max(attempt.started_at, span.began_at - self._ahead_s(worker_id))
+                    if began_at <= self._end(attempt):
+                        yield attempt, MarkedSpan(began_at, self._end(attempt), span.name, is_open=True)
 
     @cached_property
     def _drivers(self) -> Mapping[str, Attempt]:

@@ -91,6 +91,15 @@ def test_an_open_span_is_that_of_the_task_of_its_thread_or_of_the_driver() -> No
     assert (span.is_open, span.ended_at) == (True, BEGAN_AT + 50)
 
 
+def test_an_open_span_is_within_its_attempt() -> None:
+    spans = (Span(name="around", began_at=BEGAN_AT + 1), Span(name="later", began_at=BEGAN_AT + 9))
+    task = Thread(os_thread_id=1, name="", stack=0, role="task", task_id="x", spans=spans)
+    history = history_of([ran("x", 2, 5)], process(9, threads=(task,)))
+
+    (span,) = MarkedSpans(history).of(history.latest["x"])
+    assert span == MarkedSpan(BEGAN_AT + 2, BEGAN_AT + 5, "around", is_open=True)
+
+
 @given(st.lists(drawn_times, max_size=6), st.lists(drawn_times, max_size=6))
 def test_placement_equals_a_search_through_all_attempts(runs: list[Drawn], times: list[Drawn]) -> None:
     attempts = [ran(f"{number}", *run) for number, run in enumerate(runs)]
