@@ -10,7 +10,7 @@ import gc
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -108,6 +108,7 @@ class ProfileSession:
         self._last: Snapshot | None = None
         self._open: Round | None = None
         self._ended: deque[Round] = deque()
+        self._sent_sources: dict[str, dict[int, str]] = {}
 
     def __enter__(self) -> ProfileSession:
         return self
@@ -144,8 +145,19 @@ class ProfileSession:
         yield self._sent(part, cpu_s)
 
     def _sent(self, part: JoinedProfile, cpu_s: float) -> Profile:
+        part.add_sources(self._new_sources(self._last.sources if self._last else {}))
         part.note(ProfileCoverage(cpu_s=time.process_time() - cpu_s), ())
         return part.whole(0.0)
+
+    def _new_sources(self, sources: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+        """The lines that were not sent yet."""
+        new: dict[str, dict[int, str]] = {}
+        for file, lines in sources.items():
+            sent = self._sent_sources.setdefault(file, {})
+            if len(sent) < len(lines) and (unsent := {line: lines[line] for line in lines.keys() - sent.keys()}):
+                new[file] = unsent
+                sent.update(unsent)
+        return new
 
     def _now_us(self) -> int:
         return round((time.monotonic() - self._began) * 1e6)

@@ -8,7 +8,7 @@ Times that end in ``_at`` are Unix seconds, ``_us`` microseconds since the profi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
@@ -21,7 +21,7 @@ from dstack.observed.node import Failure
 from dstack.observed.processes import Origin
 
 SCHEMA = "dstack.profile"
-VERSION = (1, 0)
+VERSION = (1, 1)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 MAX_SHARES = 1_000_000
 """The most shares of a profile. Time beyond it is only counted."""
@@ -100,7 +100,8 @@ class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
     """The time of the roots of a cluster over ``duration_s``.
 
     ``paths`` are indices of ``steps``, outermost first. ``shares`` are in the order of their begin. ``rate_hz`` is the
-    wanted rate of samples.
+    wanted rate of samples. ``sources`` maps a file to line numbers to text, for the lines around frames of the
+    application, as in a snapshot; empty before version 1.1.
     """
 
     schema: str = SCHEMA
@@ -116,6 +117,7 @@ class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
     steps: tuple[PathStep, ...] = ()
     paths: tuple[tuple[Natural, ...], ...] = ()
     shares: tuple[Share, ...] = ()
+    sources: dict[str, dict[Int, str]] = {}
     coverage: ProfileCoverage = ProfileCoverage()
     failures: tuple[Failure, ...] = ()
     notes: tuple[Annotated[str, Meta(description="One sentence; the wording may change")], ...] = ()
@@ -150,6 +152,7 @@ class JoinedProfile:
         self._shares: list[Share] = []
         self._open: dict[tuple[int, int], int] = {}
         self._ended_us = 0
+        self._sources: dict[str, dict[int, str]] = {}
         self._coverage = first.coverage
         self._failures: dict[tuple[str | None, str, str], Failure] = {}
         self._notes: dict[str, None] = dict.fromkeys(first.notes)
@@ -160,6 +163,7 @@ class JoinedProfile:
             RootTime(part.roots[one.root], part.steps_of(one), one.began_us, one.lasted_us, one.weight_us)
             for one in part.shares
         )
+        self.add_sources(part.sources)
         self.note(part.coverage, part.failures)
         self._notes.update(dict.fromkeys(part.notes))
 
@@ -181,6 +185,11 @@ class JoinedProfile:
             else:
                 left_out_us += one.weight_us
         self.note(ProfileCoverage(left_out_us=left_out_us), ())
+
+    def add_sources(self, sources: Mapping[str, Mapping[int, str]]) -> None:
+        """Add lines of files; the last text of a line is kept."""
+        for file, lines in sources.items():
+            self._sources.setdefault(file, {}).update(lines)
 
     def note(self, coverage: ProfileCoverage, failures: Sequence[Failure]) -> None:
         """Add the coverage of a part, and what failed in it."""
@@ -210,6 +219,7 @@ class JoinedProfile:
             steps=tuple(self._steps),
             paths=tuple(self._paths),
             shares=tuple(self._shares),
+            sources=self._sources,
             coverage=self._coverage,
             failures=tuple(self._failures.values()),
             notes=tuple(self._notes),

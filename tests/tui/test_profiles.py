@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack.cli.saved_files import open_files
@@ -19,7 +20,7 @@ from tests.tui.pinned import require_pinned
 from tests.tui.test_flame_data import BEFORE, drawn, in_flame
 from tests.tui.test_flame_view import Body, figures, labels
 from tests.tui.test_stacks_view import press
-from tests.unit.analysis.stacks.made_profiles import GET, ON_CPU, QUEUE, SCORE, SLEEP, in_turn, line, profile_of
+from tests.unit.analysis.stacks.made_profiles import FILE, GET, ON_CPU, QUEUE, SCORE, SLEEP, in_turn, line, profile_of
 
 MODEL, UPDATE = (SCORE, line(9, "Reward.model"), SLEEP), PathStep("update")
 
@@ -33,7 +34,8 @@ def steps(*seconds: float) -> list[RootTime]:
     return in_turn(*turns)
 
 
-PROFILE = profile_of(steps(1, 1, 1, 9), began_at=1_700_000_100)
+SOURCES = {FILE: {24: "for step in range(9):", 25: "    scores = ray.get(rewards)", 26: "    ray.get(update)"}}
+PROFILE = replace(profile_of(steps(1, 1, 1, 9), began_at=1_700_000_100), sources=SOURCES)
 SLOW = OpenedRecording("slow.json", PROFILE)
 FAST = OpenedRecording("fast.json", profile_of(steps(1, 1)))
 
@@ -123,20 +125,44 @@ def test_two_profiles_are_compared_and_a_recording_beside_them_is_not() -> None:
     in_profile(body, BEFORE, FAST, SLOW)
 
 
+def test_the_lines_of_a_profile_have_their_time_and_open_in_an_editor() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        await press(pilot, "L")
+        text = screen_text(app)
+        assert "Lines of Profile slow.json (16 s)" in text
+        assert " 75.0 %         ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒         25      scores = ray.get(rewards)" in text
+        assert " 25.0 %  25.0 % █████                   22  not read" in text
+        assert "24  for step in range(9):" in text
+        await press(pilot, "j", "j", "j", "j", "j", "j")
+        assert view.to_open() == ("/srv/app/train.py", 25)
+        await press(pilot, "y")
+        assert "ray.get(rewards)" in app.clipboard
+        await search(pilot, "scores")
+        assert "24  for step" not in screen_text(app)
+        await press(pilot, "escape", "p")
+        await drawn(pilot, view, "last half")
+        assert " 87.5 %" in screen_text(app), view.to_export()
+        await press(pilot, "L")
+        assert "driver train.py" in screen_text(app)
+
+    in_profile(body)
+
+
 def test_a_profile_file_is_opened_by_its_schema(tmp_path: Path) -> None:
     (tmp_path / "slow.json").write_bytes(profile_file.dumps(PROFILE))
 
     assert open_files([str(tmp_path)]).recordings == [("slow.json", SLOW.recording)]
 
 
-@pytest.mark.parametrize("name", ["profile", "profile-in-time", "profiles-compared"])
+@pytest.mark.parametrize("name", ["profile", "profile-in-time", "profiles-compared", "profile-lines"])
 def test_the_screen_matches_its_picture(name: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await drawn(pilot, view, "Profile")
         if name == "profile-in-time":
             await press(pilot, "z")
             await drawn(pilot, view, "in the order of time")
-        await press(pilot, "j", "j", "j")
+        await press(pilot, *("L" if name == "profile-lines" else ""), "j", "j", "j")
         await require_pinned(app, pilot, name)
 
     in_profile(body, *((FAST, SLOW) if name == "profiles-compared" else (SLOW,)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -117,7 +117,7 @@ def chains_of(profile: Profile) -> list[Chain]:
     first, last = halves(profile)
     by_end: dict[object, list[RootTime]] = defaultdict(list)
     for one in times_of(profile):
-        by_end[_function_key(end_of(one.path))].append(one)
+        by_end[chain_key(one.path)].append(one)
     chains = (_chain(times, first, last) for times in by_end.values())
     return sorted(chains, key=lambda chain: (-chain.weight_us, chain.end, chain.way))
 
@@ -149,9 +149,9 @@ def end_of(path: tuple[PathStep, ...]) -> tuple[PathStep, ...]:
     return path[first - is_named :]
 
 
-def _function_key(end: Iterable[PathStep]) -> object:
-    """Equal for the same functions, whichever of their lines."""
-    return tuple((step.name, step.file, step.function, step.state) for step in end)
+def chain_key(path: tuple[PathStep, ...]) -> object:
+    """Equal for the paths of one chain: the same functions of the last execution, whichever of their lines."""
+    return tuple((step.name, step.file, step.function, step.state) for step in end_of(path))
 
 
 def total_us(profile: Profile) -> int:

@@ -24,11 +24,13 @@ from dstack.report.page import (
     findings_section,
     flame_section,
     past_section,
+    profile_section,
     stacks_section,
     timeline_section,
     waits_section,
 )
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
+from dstack.report.page.profile_section import lines_section
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
@@ -38,6 +40,7 @@ SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     waits_section.section,
     stacks_section.section,
     flame_section.section,
+    profile_section.section,
     timeline_section.section,
     calls_section.section,
     cluster_section.section,
@@ -115,15 +118,16 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
     )
 
 
-def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "") -> bytes:
+def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "", *others: Section | None) -> bytes:
     """The page, as UTF-8; of several flame graphs the first is shown, and the reader can choose another."""
-    section = section_of("flame", title, flames)
-    return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])
+    sections = [section_of("flame", "Flame graph" if others else title, flames), *filter(None, others)]
+    return document(title, render("flame_heading.html", title=title, subtitle=subtitle), sections)
 
 
 def sampled_page(sampled: Sampled) -> bytes:
     """The page of a profile or a recording, as UTF-8."""
     if isinstance(sampled, Profile):
-        return flame_page([profile_flame(sampled)], f"Profile of {sampled.address}", profile_summary(sampled))
+        title = f"Profile of {sampled.address}"
+        return flame_page([profile_flame(sampled)], title, profile_summary(sampled), lines_section(sampled))
     title = f"Flame graph of {sampled.address}"
     return flame_page(flames_of_recording(sampled), title, recording_summary(sampled))

@@ -25,6 +25,8 @@ from dstack.tui.views.flame_selection import NO_HISTORY, PARTS, DataName, FlameS
 READING = "Reading the history of tasks …"
 DATA: tuple[DataName, ...] = ("stacks", "task time", "recording")
 COMPUTING = "Computing …"
+OF_ICICLES = ("around", "compare", "measure", "zoom_in", "zoom_out", "found")
+"""The actions that need an icicle."""
 RECORDED_GROUPINGS: tuple[Grouping | None, ...] = ("node", "kind", ByRanks("rank"), "job", None)
 FIRST_GROUPING: dict[DataName, Grouping | None] = {"stacks": "kind", "task time": None, "recording": "kind"}
 
@@ -89,11 +91,16 @@ class FlameDataView(GroupedView):
         self._by_baseline = False
         self._length_s: float | None = None
         self._moves = 0
-        self._part: Part = ""
+        self.part: Part = ""
         self._in_order = False
         self._around: tuple[PathStep, Side] | None = None
         self._selection: FlameSelection | None = None
         self._is_history_requested = False
+
+    @property
+    def is_of_lines(self) -> bool:
+        """Whether the lines of a profile are shown instead of its icicle."""
+        raise NotImplementedError
 
     def use(self, drawing: Drawing) -> None:
         """Draw this from now on."""
@@ -133,7 +140,7 @@ class FlameDataView(GroupedView):
             recorded_baseline=same[-1] if same else None,
             length_s=self._length_s,
             moves=self._moves,
-            part=self._part,
+            part=self.part,
             in_order=self._in_order,
             around=self._around,
         )
@@ -196,7 +203,11 @@ class FlameDataView(GroupedView):
         if action == "interval":
             return self.data == "task time" or self.profile is not None
         if action == "order":
-            return self.profile is not None and not self.is_compared
+            return self.profile is not None and not self.is_compared and not self.is_of_lines
+        if action == "lines":
+            return self.profile is not None
+        if action in OF_ICICLES and self.is_of_lines:
+            return False
         if action == "around":
             return self.data == "recording"
         if action == "group" and self.profile is not None:
@@ -217,7 +228,7 @@ class FlameDataView(GroupedView):
         self.data = data
         self.grouping = FIRST_GROUPING[data]
         self.is_compared, self._by_baseline, self._moves = False, False, 0
-        self._part, self._in_order, self._around = "", False, None
+        self.part, self._in_order, self._around = "", False, None
         self.refresh_bindings()
 
     @property
@@ -248,7 +259,7 @@ class FlameDataView(GroupedView):
     def action_interval(self) -> None:
         """Select the next length of the interval, which ends with the history again; or the next part of a profile."""
         if self.profile is not None:
-            self._part = following(list(PARTS), self._part)
+            self.part = following(list(PARTS), self.part)
             self._draw_anew()
         elif time := self._computed_time:
             lengths = [one for one in lengths_s(time) if one is not None or not self.is_compared]
@@ -259,7 +270,7 @@ class FlameDataView(GroupedView):
         last = len(self.host.recordings) - 1 - int(self.is_compared) if self.data == "recording" else self._last_move()
         moves = max(0, min(self._moves + by, last))
         if moves != self._moves:
-            self._moves, self._part = moves, ""
+            self._moves, self.part = moves, ""
             self._draw_anew()
             self.refresh_bindings()
 

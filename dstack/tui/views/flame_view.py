@@ -18,9 +18,11 @@ from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation, following
 from dstack.tui.views.flame_data import FlameDataView
 from dstack.tui.views.flame_drawings import Drawing, row_as_text
+from dstack.tui.views.flame_selection import part_of
+from dstack.tui.views.profile_lines import NO_LINES, profile_lines
 from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
-from dstack.tui.widgets.outline import Detail
+from dstack.tui.widgets.outline import Detail, Outline
 from dstack.words import SHOWN, plural, visible
 
 Paths = tuple[tuple[tuple[PathStep, ...], int], ...]
@@ -97,6 +99,7 @@ class FlameView(FlameDataView):
         WHOLE,
         Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="Go to the next match"),
         Binding("N", "found(-1)", "Previous", show=False, id="own.before", tooltip="Go to the previous match"),
+        Binding("L", "lines", "Lines", id="own.lines", tooltip="A profile's source with the time of each line"),
         Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="Show this branch in the Stacks view"),
     ]
 
@@ -105,17 +108,25 @@ class FlameView(FlameDataView):
         self.icicle: Icicle[Any] = NOTHING
         self._zoom = Zoom()
         self._words: tuple[str, ...] = ()
+        self._is_of_lines = False
 
     # The view
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="head")
         yield Chart(empty="")
+        yield Outline(id="lines", empty=NO_LINES)
         yield Detail(id="figures")
 
     def use(self, drawing: Drawing) -> None:
         """Draw this; zoom and selection stay with their branches."""
         self.drawing = drawing
+        if self.is_of_lines and self.profile:
+            self._lines.show(list(profile_lines(self.profile, part_of(self.profile, self.part))))
+        if self._lines.display != self.is_of_lines:
+            self._lines.display, self._chart.display = self.is_of_lines, not self.is_of_lines
+            (self._lines if self.is_of_lines else self._chart).focus()
+            self.call_after_refresh(self._draw)  # only then the icicle has a width again
         self._draw()
 
     def show_all(self) -> None:
@@ -128,22 +139,35 @@ class FlameView(FlameDataView):
     def filtered(self, text: str) -> int:
         """Mark the cells that contain all words; return how many do."""
         self._words = tuple(text.casefold().split())
+        if self.is_of_lines:
+            return self._lines.filter(text)
         self._draw()
         return len(self._found())
 
     def _draw(self) -> None:
-        if not self._chart.size.width:
-            return
+        if self._chart.size.width and not self.is_of_lines:
+            self._draw_icicle()
+        self._show_figures(self._chart.cell)
+        head = self.query_one("#head", Static)
+        head.update(self._head())
+        head.set_class(self.is_compared, "compared")
+
+    def _draw_icicle(self) -> None:
         drawing = self.drawing
         branches = self._zoom.branches(drawing.root, drawing.weights)
         self.icicle = icicle(branches, drawing.weights, self._chart.size.width, in_order=drawing.in_order)
         self._chart.set_class(self.profile is not None, "with-states")
         self._chart.empty = drawing.empty
         self._chart.show(self.icicle, drawing.label, set(self._found()), drawing.tone)
-        self._show_figures(self._chart.cell)
-        head = self.query_one("#head", Static)
-        head.update(self._head())
-        head.set_class(self.is_compared, "compared")
+
+    @property
+    def is_of_lines(self) -> bool:
+        """Whether the lines of a profile are shown instead of its icicle."""
+        return self._is_of_lines and self.profile is not None
+
+    @property
+    def _lines(self) -> Outline:
+        return self.query_one("#lines", Outline)
 
     @property
     def _chart(self) -> Chart:
@@ -152,6 +176,8 @@ class FlameView(FlameDataView):
     def _head(self) -> Text:
         """The zoom, what is drawn, and what is left out."""
         parts = list(self.drawing.head)
+        if self.is_of_lines and parts:
+            return SafeText(f"Lines of {parts[0]}")
         if not self.icicle.to_scale:
             parts.insert(0, "NOT TO SCALE: all frames are narrow")
         if paths := self._zoom.paths:
@@ -166,10 +192,18 @@ class FlameView(FlameDataView):
         self._show_figures(event.cell)
 
     def _show_figures(self, cell: IcicleCell[Any] | None) -> None:
-        self.query_one(Detail).show(self._figures(cell) if cell else ())
+        self.query_one(Detail).show(self._figures(cell) if cell and not self.is_of_lines else ())
 
     def _figures(self, cell: IcicleCell[Any]) -> list[Text]:
         return list(self.drawing.figures(cell, self.icicle.weight))
+
+    @property
+    def _location(self) -> SourceLocation | None:
+        """The line of code of the line under the cursor."""
+        match self._lines.cursor_line.data if self._lines.cursor_line else None:
+            case (str(file), int(number)):
+                return file, number
+        return None
 
     def _found(self) -> list[IcicleCell[Any]]:
         """The cells that match the filter."""
@@ -201,6 +235,12 @@ class FlameView(FlameDataView):
             return
         self._chart.select(following(found, self._chart.cell, by))
 
+    def action_lines(self) -> None:
+        """Show the source of a profile with the time of each line, or its icicle again."""
+        self._is_of_lines = not self._is_of_lines
+        self.use(self.drawing)
+        self.refresh_bindings()
+
     def action_stacks(self) -> None:
         if self._chart.cell is not None:
             self.app.call_later(self._go_to_stacks, self._chart.cell.branches[0].path)
@@ -219,6 +259,8 @@ class FlameView(FlameDataView):
 
     def to_copy(self) -> str | None:
         """The figures of the selected frame, and the frames above it."""
+        if self.is_of_lines:
+            return self._lines.cursor_line.text.plain if self._lines.cursor_line else None
         cell = self._chart.cell
         if cell is None:
             return None
@@ -228,6 +270,8 @@ class FlameView(FlameDataView):
 
     def to_export(self) -> str | None:
         """The icicle as lines of text."""
+        if self.is_of_lines:
+            return f"{self._head().plain}\n{self._lines.as_text()}"
         weights = self.drawing.weights
         branches = self._zoom.branches(self.drawing.root, weights)
         drawn = icicle(branches, weights, TEXT_WIDTH, in_order=self.drawing.in_order)
@@ -235,5 +279,7 @@ class FlameView(FlameDataView):
 
     def to_open(self) -> SourceLocation | None:
         """The line of code of the selected frame."""
+        if self.is_of_lines:
+            return self._location
         place = self._chart.cell.place if self._chart.cell else None
         return (place.file, place.line) if place and place.file else None

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dstack.analysis.stacks.hot_lines import hot_files
 from dstack.analysis.stacks.profiles import times_of
 from dstack.files.profile_file import load
 from dstack.model.profile import PathStep, Profile
@@ -282,3 +283,15 @@ def test_a_program_without_a_cluster_has_no_profile(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (3, "nothing\n")
     assert "The program ended before it used a cluster." in done.stderr
+
+
+def test_the_source_of_its_frames_is_in_the_profile(measured: tuple[Profile, dict[str, float]]) -> None:
+    profile, _ = measured
+    known = PROGRAMS / "drivers/known_shares.py"
+    lines = known.read_text().splitlines()
+    places = {(step.file, step.line) for step in profile.steps if step.file == str(known)}
+
+    assert places
+    assert {lines[line - 1] for _, line in places} == {profile.sources[file][line] for file, line in places}
+    (found,) = (one for one in hot_files(profile) if one.file == str(known))
+    assert found.share(found.weight_us) > 90

@@ -1,0 +1,47 @@
+"""The source of a profile as lines of an outline, each with its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dstack.analysis.stacks.hot_lines import HotFile, HotLine, hot_files
+from dstack.analysis.stacks.profiles import Interval
+from dstack.model.profile import Profile
+from dstack.report.rich_text import SafeText
+from dstack.tui.views.base import SourceLocation
+from dstack.tui.widgets.outline import Line
+
+BAR_WIDTH = 20
+OWN, BELOW = "█", "▒"
+"""Of a bar: the time in which the last frame is there, and the other time of the paths through a line."""
+NO_LINES = "No frame of the application was sampled."
+
+
+def profile_lines(profile: Profile, within: Interval) -> Iterator[Line]:
+    """The files with the most time in an interval, each with its lines."""
+    for file in hot_files(profile, within=within):
+        title = SafeText().append(file.file, "bold").append(f"  {_percent(file, file.weight_us).strip()}", "dim")
+        lines = tuple(row for line in file.lines for row in _rows(file, line))
+        yield Line(f"lines/{file.file}", title, lines, is_open=True, data=(file.file, 1))
+
+
+def _rows(file: HotFile, line: HotLine) -> Iterator[Line]:
+    """A line of source; before it a mark for those that are left out."""
+    key = f"lines/{file.file}/{line.number}"
+    if line.is_after_gap and line is not file.lines[0]:
+        yield Line(f"{key}/gap", SafeText(" " * (22 + BAR_WIDTH) + "⋮", "dim"))
+    text = SafeText().append(f"{_percent(file, line.weight_us)} {_percent(file, line.own_us)} ")
+    text.append(_bar(file, line), "cyan").append(f" {line.number:>5}  ", "dim")
+    text.append("not read" if line.text is None else line.text, "" if line.weight_us else "dim")
+    location: SourceLocation = (file.file, line.number)
+    yield Line(key, text, data=location)
+
+
+def _percent(file: HotFile, weight_us: int) -> str:
+    return f"{file.share(weight_us):5.1f} %" if weight_us else " " * 7
+
+
+def _bar(file: HotFile, line: HotLine) -> str:
+    """As wide as the share of the line; the part of its own time is solid."""
+    own, whole = (round(BAR_WIDTH * file.share(one) / 100) for one in (line.own_us, line.weight_us))
+    return (OWN * own + BELOW * (whole - own)).ljust(BAR_WIDTH)
