@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
 from dstack.model.profile import PathStep, Profile, State
 from dstack.report.rich_text import SafeText
@@ -80,8 +81,27 @@ def print_profile(console: Console, profile: Profile) -> None:
     if rest := sum(chain.weight_us for chain in chains[SHOWN_CHAINS:]):
         console.print()
         console.print(SafeText(f"{rest / total:.1%} in {plural(len(chains) - SHOWN_CHAINS, 'more chain')}", "dim"))
+    for found in iterations_of(profile):
+        console.print()
+        head, *others = steps_in_words(found)
+        console.print(SafeText(f"Steps: {head}", "bold"), soft_wrap=True)
+        for line in others:
+            console.print(SafeText(f"    {line}"), soft_wrap=True)
     for line in profile_shortfalls(profile):
         console.print(SafeText(line, "yellow"))
+
+
+def steps_in_words(found: Iterations) -> Iterator[str]:
+    """How many iterations there were and how long they took; then what the long ones had more of."""
+    place = f"{found.place.name} ({base_name(found.place.file)}:{found.place.line}-{found.last_line})"
+    yield (
+        f"{plural(len(found.each), 'iteration')} of {place} in {found.root}: median {duration(found.median_us / 1e6)}, "
+        f"longest {duration(found.longest.length_us / 1e6)}, {duration(found.longest.from_us / 1e6)} after the begin"
+    )
+    for one in found.extra:
+        long, others = (duration(us / 1e6) for us in (one.long_us, one.others_us))
+        long_ones = "The longest one had" if len(found.long) == 1 else f"The {len(found.long)} longest had on average"
+        yield f"{long_ones} {long} instead of {others} of {_in_words(one.end).plain}"
 
 
 def _print_chain(console: Console, profile: Profile, number: int, chain: Chain, total: int) -> None:

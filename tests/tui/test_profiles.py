@@ -37,6 +37,7 @@ def steps(*seconds: float) -> list[RootTime]:
 SOURCES = {FILE: {24: "for step in range(9):", 25: "    scores = ray.get(rewards)", 26: "    ray.get(update)"}}
 PROFILE = replace(profile_of(steps(1, 1, 1, 9), began_at=1_700_000_100), sources=SOURCES)
 SLOW = OpenedRecording("slow.json", PROFILE)
+LOOP = OpenedRecording("loop.json", replace(profile_of(steps(1, 1, 1, 9, 1, 1)), sources=SOURCES))
 FAST = OpenedRecording("fast.json", profile_of(steps(1, 1)))
 
 
@@ -134,6 +135,7 @@ def test_the_lines_of_a_profile_have_their_time_and_open_in_an_editor() -> None:
         assert " 75.0 %         ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒         25      scores = ray.get(rewards)" in text
         assert " 25.0 %  25.0 % █████                   22  not read" in text
         assert "24  for step in range(9):" in text
+        assert "Steps" not in text, "the first iteration began before, the last one has not ended"
         await press(pilot, "j", "j", "j", "j", "j", "j")
         assert view.to_open() == ("/srv/app/train.py", 25)
         await press(pilot, "y")
@@ -147,6 +149,19 @@ def test_the_lines_of_a_profile_have_their_time_and_open_in_an_editor() -> None:
         assert "driver train.py" in screen_text(app)
 
     in_profile(body)
+
+
+def test_the_steps_of_a_loop_are_above_its_lines() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        await press(pilot, "L")
+        text = " ".join(screen_text(app).split())
+        assert "Steps: 4 iterations of main (train.py:25-26) in driver train.py: median 2.0 s, longest 10 s" in text
+        assert "▂▂█▂" in text
+        assert "The longest one had 9.0 s instead of 1.0 s of Reward.score" in text
+        assert view.to_open() == ("/srv/app/train.py", 25)
+
+    in_profile(body, LOOP)
 
 
 def test_a_profile_file_is_opened_by_its_schema(tmp_path: Path) -> None:
@@ -165,4 +180,5 @@ def test_the_screen_matches_its_picture(name: str) -> None:
         await press(pilot, *("L" if name == "profile-lines" else ""), "j", "j", "j")
         await require_pinned(app, pilot, name)
 
-    in_profile(body, *((FAST, SLOW) if name == "profiles-compared" else (SLOW,)))
+    opened = {"profiles-compared": (FAST, SLOW), "profile-lines": (LOOP,)}
+    in_profile(body, *opened.get(name, (SLOW,)))

@@ -30,7 +30,7 @@ from dstack.report.page import (
     waits_section,
 )
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
-from dstack.report.page.profile_section import lines_section
+from dstack.report.page.profile_section import lines_section, steps_section
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
@@ -40,7 +40,8 @@ SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     waits_section.section,
     stacks_section.section,
     flame_section.section,
-    profile_section.section,
+    profile_section.newest_steps,
+    profile_section.newest_lines,
     timeline_section.section,
     calls_section.section,
     cluster_section.section,
@@ -127,7 +128,7 @@ def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "", *others:
 def sampled_page(sampled: Sampled) -> bytes:
     """The page of a profile or a recording, as UTF-8."""
     if isinstance(sampled, Profile):
-        title = f"Profile of {sampled.address}"
-        return flame_page([profile_flame(sampled)], title, profile_summary(sampled), lines_section(sampled))
+        others = steps_section(sampled), lines_section(sampled)
+        return flame_page([profile_flame(sampled)], f"Profile of {sampled.address}", profile_summary(sampled), *others)
     title = f"Flame graph of {sampled.address}"
     return flame_page(flames_of_recording(sampled), title, recording_summary(sampled))

@@ -99,7 +99,7 @@ class FlameView(FlameDataView):
         WHOLE,
         Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="Go to the next match"),
         Binding("N", "found(-1)", "Previous", show=False, id="own.before", tooltip="Go to the previous match"),
-        Binding("L", "lines", "Lines", id="own.lines", tooltip="A profile's source with the time of each line"),
+        Binding("L", "lines", "Lines", id="own.lines", tooltip="Steps and source lines of a profile, with their times"),
         Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="Show this branch in the Stacks view"),
     ]
 

@@ -1,12 +1,14 @@
-"""The source of a profile as lines of an outline, each with its time."""
+"""The steps of a profile, and its source with the time of each line, as lines of an outline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dstack.analysis.stacks.hot_lines import HotFile, HotLine, hot_files
+from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Interval
 from dstack.model.profile import Profile
+from dstack.report.profile_text import steps_in_words
 from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.widgets.outline import Line
@@ -14,15 +16,32 @@ from dstack.tui.widgets.outline import Line
 BAR_WIDTH = 20
 OWN, BELOW = "█", "▒"
 """Of a bar: the time in which the last frame is there, and the other time of the paths through a line."""
+HEIGHTS = "▁▂▃▄▅▆▇█"
+MOST_COLUMNS = 100
 NO_LINES = "No frame of the application was sampled."
 
 
 def profile_lines(profile: Profile, within: Interval) -> Iterator[Line]:
-    """The files with the most time in an interval, each with its lines."""
+    """The steps of its loops, and the files with the most time in an interval, each with its lines."""
+    for found in iterations_of(profile):
+        head, *others = steps_in_words(found)
+        place: SourceLocation = (found.place.file, found.place.line)
+        children = [Line(f"steps/{found.root}/bars", SafeText(_heights(found), "cyan"), data=place)]
+        children += [Line(f"steps/{found.root}/{text}", SafeText(text), hanging_indent=2) for text in others]
+        title = SafeText(f"Steps: {head}", "bold")
+        yield Line(f"steps/{found.root}", title, children, is_open=True, data=place, hanging_indent=2)
     for file in hot_files(profile, within=within):
         title = SafeText().append(file.file, "bold").append(f"  {_percent(file, file.weight_us).strip()}", "dim")
         lines = tuple(row for line in file.lines for row in _rows(file, line))
         yield Line(f"lines/{file.file}", title, lines, is_open=True, data=(file.file, 1))
+
+
+def _heights(found: Iterations) -> str:
+    """A column for each of the last iterations, as high as it was long."""
+    longest_us = found.longest.length_us
+    return "".join(
+        HEIGHTS[round(one.length_us / longest_us * (len(HEIGHTS) - 1))] for one in found.each[-MOST_COLUMNS:]
+    )
 
 
 def _rows(file: HotFile, line: HotLine) -> Iterator[Line]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.report.page.profile_section import lines_section
+from dstack.report.page.profile_section import lines_section, steps_section
 from tests.unit.analysis.stacks.made_profiles import FILE, in_turn, line, profile_of
 from tests.unit.analysis.stacks.test_hot_lines import PROFILE, SOURCES
+from tests.unit.analysis.stacks.test_iterations import step
 from tests.unit.support.html_elements import ATTACK, elements_of
 
 
@@ -32,3 +33,17 @@ def test_hostile_files_and_lines_remain_text() -> None:
 
     assert {one.tag for one in page.all()}.isdisjoint({"img", "svg", "iframe", "script"})
     assert lines_section(profile_of([])) is None
+
+
+def test_the_steps_have_a_bar_for_each_iteration_and_what_the_long_ones_had() -> None:
+    found = steps_section(profile_of(in_turn(*step(2) * 3, *step(8), *step(2) * 2)))
+    assert found
+    page = elements_of(found.body)
+
+    assert "4 iterations of main (train.py:25-26) in driver train.py" in page.text
+    assert "The longest one had 8.0 s instead of 2.0 s of Reward.score" in page.text
+    bars = list(page.all("i"))
+    assert [one.attributes["style"] for one in bars] == [f"height: {each}%" for each in (33.3, 33.3, "100.0", 33.3)]
+    assert ["long" in one.attributes.get("class", "") for one in bars] == [False, False, True, False]
+    assert bars[2].attributes["title"] == "iteration 3: 9.0 s, 9.0 s after the begin"
+    assert steps_section(profile_of([])) is None
