@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from dstack.files import recording_file
+from dstack.files import profile_file, recording_file
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshot_sources import Files, OpenedRecording
 from dstack.tui.views import base
 from tests.examples.recorded import RECORDED
-from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS, ROOT
+from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS, RECORDED_PROFILE, ROOT
 from tests.tui.pilots import running, search
 from tests.tui.test_history_view import three
 
@@ -33,7 +33,7 @@ AGE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A screen: the view, the keys pressed in it, and the words of its filter; of a snapshot or a recording.
+    """A screen: the view, the keys pressed in it, and the words of its filter; of a snapshot, recording or profile.
 
     The snapshot is that of a ``study``, or another ``file``, or they are ``made``; then the picture is one of the
     terminal UI's page.
@@ -46,6 +46,7 @@ class Picture:
     size: tuple[int, int] = (120, 30)
     suffix: str = ""
     is_recording: bool = False
+    is_profile: bool = False
     file: Path | None = None
     made: Callable[[], list[Snapshot]] | None = None
 
@@ -62,11 +63,11 @@ class Picture:
     @property
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that it shows."""
-        return self.made() if self.made else [] if self.is_recording else [load(self.source)]
+        return self.made() if self.made else [] if self.is_recording or self.is_profile else [load(self.source)]
 
     @property
     def source(self) -> Path:
-        """The snapshot or recording."""
+        """The snapshot, recording or profile."""
         return self.file or CASE_STUDIES / f"{self.study}.json.gz"
 
     @property
@@ -94,6 +95,8 @@ PICTURES_OF = (
     Picture("task_time_compared", "flame", (*TASK_TIME, "p", "v"), size=(110, 20), file=RECORDED_CALLS),
     Picture("cluster", "cluster", ("b",), size=(120, 22), file=RECORDED_CLUSTERS / "tune-hang-ray-2.60.json.gz"),
     Picture("timeline", "timeline", size=(124, 34), file=RECORDED_CALLS),
+    Picture("profile", "flame", ("down",) * 4, size=(120, 22), file=RECORDED_PROFILE, is_profile=True),
+    Picture("profile_lines", "flame", ("L",), size=(130, 30), file=RECORDED_PROFILE, is_profile=True),
     Picture("calls", "calls", size=(124, 30), file=RECORDED_CALLS),
     Picture("history", "history", size=(120, 32), made=lambda: three()[1]),
 )
@@ -102,7 +105,11 @@ PICTURES_OF = (
 async def draw(picture: Picture) -> None:
     """Write one picture."""
     file = picture.source
-    recordings = [OpenedRecording(file.name, recording_file.load(file))] if picture.is_recording else []
+    recordings = []
+    if picture.is_recording:
+        recordings.append(OpenedRecording(file.name, recording_file.load(file)))
+    if picture.is_profile:
+        recordings.append(OpenedRecording(file.name, profile_file.load(file)))
     snapshots = Files(file.name, picture.snapshots)
     async with running(snapshots, picture.size, recordings) as (app, pilot):
         await pilot.press(str(list(VIEWS).index(picture.view) + 1))

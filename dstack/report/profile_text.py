@@ -99,9 +99,9 @@ def steps_in_words(found: Iterations) -> Iterator[str]:
         f"longest {duration(found.longest.length_us / 1e6)}, {duration(found.longest.from_us / 1e6)} after the begin"
     )
     for one in found.extra:
-        long, others = (duration(us / 1e6) for us in (one.long_us, one.others_us))
+        long, others = (duration(us / 1e6) if us >= 1000 else "none" for us in (one.long_us, one.others_us))
         long_ones = "The longest one had" if len(found.long) == 1 else f"The {len(found.long)} longest had on average"
-        yield f"{long_ones} {long} instead of {others} of {_in_words(one.end).plain}"
+        yield f"{long_ones} {long} instead of {others} in {_in_words(one.end).plain}"
 
 
 def _print_chain(console: Console, profile: Profile, number: int, chain: Chain, total: int) -> None:

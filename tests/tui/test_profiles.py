@@ -158,7 +158,7 @@ def test_the_steps_of_a_loop_are_above_its_lines() -> None:
         text = " ".join(screen_text(app).split())
         assert "Steps: 4 iterations of main (train.py:25-26) in driver train.py: median 2.0 s, longest 10 s" in text
         assert "▂▂█▂" in text
-        assert "The longest one had 9.0 s instead of 1.0 s of Reward.score" in text
+        assert "The longest one had 9.0 s instead of 1.0 s in Reward.score" in text
         assert view.to_open() == ("/srv/app/train.py", 25)
 
     in_profile(body, LOOP)

@@ -24,7 +24,6 @@ MISSED = 1.5
 """A line further on begins the loop if it comes back so many times as often at most: samples miss short first lines."""
 LONG = 1.25
 """Iterations that took so many times the median are long."""
-MOST_LONG = 3
 MOST_EXTRA = 3
 NOTABLE = 0.1
 """Less of the time by which long iterations are longer is not named."""
@@ -43,8 +42,8 @@ class ExtraTime:
 class Iterations:
     """The whole iterations of a root's loop, in the order of time.
 
-    ``place`` is the function at the first line of the loop, up to ``last_line``. ``long`` are the indices of the
-    longest ones, the longest first; it is one of them even if all are alike, and then ``extra`` is empty.
+    ``place`` is the function at the first line of the loop, up to ``last_line``. ``long`` are the indices of the long
+    ones, the longest first; it is one of them even if all are alike, and then ``extra`` is empty.
     """
 
     root: str
@@ -142,7 +141,7 @@ def _described(
 ) -> Iterations:
     usual_us = median(one.length_us for one in each)
     order = sorted(range(len(each)), key=lambda at: -each[at].length_us)
-    long = tuple(at for at in order[:MOST_LONG] if each[at].length_us >= LONG * usual_us)
+    long = tuple(at for at in order if each[at].length_us >= LONG * usual_us)
     extra = tuple(_extra(each, long, times)) if long else ()
     return Iterations(root, place, last_line, tuple(each), long or (order[0],), extra)
 

@@ -26,7 +26,7 @@ def test_the_steps_of_a_loop_follow_the_chains() -> None:
     assert "from driver train.py → main (train.py:25) → ray.get" in chains
     assert steps.splitlines() == [
         "4 iterations of main (train.py:25-26) in driver train.py: median 3.0 s, longest 9.0 s, 9.0 s after the begin",
-        "    The longest one had 8.0 s instead of 2.0 s of Reward.score → Reward.model (train.py:9) → time.sleep",
+        "    The longest one had 8.0 s instead of 2.0 s in Reward.score → Reward.model (train.py:9) → time.sleep",
     ]
 
 

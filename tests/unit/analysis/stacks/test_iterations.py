@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from dstack.analysis.stacks.iterations import iterations_of
+from dstack.files.profile_file import load
 from dstack.model.profile import PathStep, RootTime
 from tests.fuzzing.effort import tries
+from tests.paths import RECORDED_PROFILE
 from tests.unit.analysis.stacks.made_profiles import GET, ON_CPU, QUEUE, SCORE, SLEEP, in_turn, line, profile_of
 
 REWARD = (SCORE, line(9, "Reward.model"), SLEEP)
@@ -70,6 +72,18 @@ def test_a_root_at_several_places_at_once_has_no_order() -> None:
     beside = [RootTime(one.root, (line(99), SLEEP), one.began_us, one.lasted_us, one.weight_us) for one in turns]
 
     assert iterations_of(profile_of(sorted([*turns, *beside], key=lambda one: one.began_us))) == []
+
+
+def test_the_steps_of_a_real_training_loop() -> None:
+    """Recorded with 4.5 samples a second on a busy machine; each fourth step saves."""
+    (found,) = iterations_of(load(RECORDED_PROFILE))
+
+    assert (found.place.function, found.place.line, found.last_line) == ("train", 48, 51)
+    assert len(found.each) == 21
+    assert sorted(found.long) == [2, 5, 9, 13, 17]
+    assert found.extra[0].end[1].function == "Trainer.save"
+    assert found.extra[0].long_us > 1_300_000
+    assert found.extra[0].others_us < 100_000
 
 
 @pytest.mark.parametrize("seed", range(tries(200)))

@@ -41,7 +41,7 @@ def test_the_steps_have_a_bar_for_each_iteration_and_what_the_long_ones_had() ->
     page = elements_of(found.body)
 
     assert "4 iterations of main (train.py:25-26) in driver train.py" in page.text
-    assert "The longest one had 8.0 s instead of 2.0 s of Reward.score" in page.text
+    assert "The longest one had 8.0 s instead of 2.0 s in Reward.score" in page.text
     bars = list(page.all("i"))
     assert [one.attributes["style"] for one in bars] == [f"height: {each}%" for each in (33.3, 33.3, "100.0", 33.3)]
     assert ["long" in one.attributes.get("class", "") for one in bars] == [False, False, True, False]
