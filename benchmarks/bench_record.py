@@ -23,12 +23,11 @@ import psutil
 import ray
 
 from benchmarks.harness import PYSPY, Results, arguments, children_cpu_s
-from dstack.collecting.recorder import new_recording
+from dstack.collecting.recorder import Recorder, new_recording
 from dstack.model.recording import RecordingOptions
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ReadTarget, RecordOptions
 
-PAIRS, WORKERS = arguments(60, 8)
 RATE_HZ = 20.0
 UNITS = 30
 SECONDS = 10
@@ -60,9 +59,8 @@ class Worker:
 
 
 @contextmanager
-def recording(address: str) -> Iterator[psutil.Process]:
-    """The process that records this host, from its first samples on."""
-    recorder = new_recording(address, 3600, RATE_HZ, RecordingOptions())
+def being_recorded(recorder: Recorder[Any], module: str) -> Iterator[psutil.Process]:
+    """The process that records this host by that module, from its first samples on."""
     begun = threading.Event()
 
     def note(step: str) -> None:
@@ -72,9 +70,7 @@ def recording(address: str) -> Iterator[psutil.Process]:
     thread = threading.Thread(target=lambda: recorder.record(note))
     thread.start()
     begun.wait()
-    (process,) = (
-        one for one in psutil.Process().children() if "dstack.collecting.recording_session" in " ".join(one.cmdline())
-    )
+    (process,) = (one for one in psutil.Process().children() if module in " ".join(one.cmdline()))
     try:
         yield process
     finally:
@@ -83,30 +79,28 @@ def recording(address: str) -> Iterator[psutil.Process]:
         thread.join()
 
 
-def slowdown(address: str, worker: Any) -> Results:
-    """The ratio of the work's times with and without a recording, in pairs: in between, the recorder is stopped."""
+def slowdown(recording: psutil.Process, worker: Any, pairs: int, title: str) -> Results:
+    """The ratio of the work's times with and without a recording, in pairs: in between, its process is stopped."""
 
     def work() -> tuple[float, float]:
         found: tuple[float, float] = ray.get(worker.work.remote(UNITS))
         return found
 
-    pairs = []
-    with recording(address) as process:
-        work()
-        for number in range(PAIRS):
-            times: dict[bool, tuple[float, float]] = {}
-            for is_recorded in (True, False) if number % 2 else (False, True):
-                process.resume() if is_recorded else process.suspend()
-                times[is_recorded] = work()
-            pairs.append((times[True], times[False]))
+    work()
+    found = []
+    for number in range(pairs):
+        times: dict[bool, tuple[float, float]] = {}
+        for is_recorded in (True, False) if number % 2 else (False, True):
+            recording.resume() if is_recorded else recording.suspend()
+            times[is_recorded] = work()
+        found.append((times[True], times[False]))
     results = Results(
-        f"Slowdown while recording at {RATE_HZ:g} Hz, {PAIRS} pairs",
-        ("time", "median ratio", "mean", "standard error", "least", "most", "work alone"),
+        f"{title}, {pairs} pairs", ("time", "median ratio", "mean", "standard error", "least", "most", "work alone")
     )
     for index, name in enumerate(("wall time of the actor", "CPU time of its thread")):
-        ratios = [one[index] / other[index] for one, other in pairs]
+        ratios = [one[index] / other[index] for one, other in found]
         figures = (median(ratios), mean(ratios), stdev(ratios) / len(ratios) ** 0.5, min(ratios), max(ratios))
-        took = f"{median(other[index] for _, other in pairs):.2f} s"
+        took = f"{median(other[index] for _, other in found):.2f} s"
         results.add(name, *(f"{figure:.4f}" for figure in figures), took)
     return results
 
@@ -166,11 +160,14 @@ def _pyspy_run_s(pids: list[int], seconds: int) -> float:
 
 
 def main() -> None:
+    pairs, workers = arguments(60, 8)
     ray.init("local", num_cpus=1, log_to_driver=False)
     address = ray.get_runtime_context().gcs_address
     actor: Any = ray.remote(num_cpus=0)(Worker)
-    worker, spinning, *idle = [actor.remote() for _ in range(2 + WORKERS)]
-    slowdown(address, worker).show()
+    worker, spinning, *idle = [actor.remote() for _ in range(2 + workers)]
+    recorder = new_recording(address, 3600, RATE_HZ, RecordingOptions())
+    with being_recorded(recorder, "dstack.collecting.recording_session") as process:
+        slowdown(process, worker, pairs, f"Slowdown while recording at {RATE_HZ:g} Hz").show()
     pids = {"busy": [ray.get(spinning.pid.remote())], "idle": ray.get([one.pid.remote() for one in idle])}
     refs = [spinning.spin.remote(), *(one.idle.remote() for one in idle)]
     sampler_cpu(pids).show()

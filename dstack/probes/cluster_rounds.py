@@ -21,7 +21,7 @@ from dstack.model.snapshot import Job, Snapshot
 from dstack.observed.node import CoreWorkerReply
 from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
-from dstack.probes.cluster import ClusterProbe, Progress
+from dstack.probes.cluster import Answers, ClusterProbe, Progress
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import connect
 from dstack.probes.connection.own_cluster import addresses_below
@@ -86,6 +86,8 @@ class ClusterRounds(ClusterProbe):
         self._listed_at = 0.0
         self._listing: Future[Inventory] | None = None
         self._forgotten_at = 0.0
+        self._arrived: dict[str, int] = {}
+        self._arrived_at = 0.0
         self._assembly = Assembly()
         self._kept: dict[str, Process] = {}
         self._replied: dict[str, CoreWorkerReply] = {}
@@ -161,6 +163,12 @@ class ClusterRounds(ClusterProbe):
             if reply := found.replies.get(worker_id):
                 found.replies[worker_id] = with_tasks_in_memory(reply, process)
         self._kept, self._replied = {**found.processes}, {**found.replies}
+
+    def _arrived_calls(self, answers: Answers, budget: Budget) -> dict[str, int]:
+        """Those of the last second: workers report them once a second, and the GCS searches all of its events."""
+        if time.monotonic() - self._arrived_at > LISTED_EVERY_S:
+            self._arrived, self._arrived_at = super()._arrived_calls(answers, budget), time.monotonic()
+        return self._arrived
 
     def _is_new(self, reply: CoreWorkerReply) -> bool:
         """Whether a reply shows other tasks or refs than the last one of its worker."""

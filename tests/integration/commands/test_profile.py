@@ -261,6 +261,38 @@ def test_a_signal_ends_the_profile_and_keeps_it(program: Running, number: Signal
     assert "1. 100.0 %" in out
 
 
+UNEQUAL = """
+import time, ray
+ray.init()
+@ray.remote(num_cpus=0)
+class Rank:
+    def short(self):
+        time.sleep(0.4)
+    def long(self):
+        time.sleep(1.2)
+fast, slow = Rank.remote(), Rank.remote()
+print("ready", flush=True)
+while True:
+    ray.get([fast.short.remote(), slow.long.remote()])
+"""
+
+
+def test_in_hindsight_a_wait_is_for_what_ended_last(shared: SharedCluster, tmp_path: Path) -> None:
+    script = tmp_path / "unequal.py"
+    script.write_text(UNEQUAL)
+    with shared.running(script) as running:
+        options = ("--address", running.address, "--duration", "10")
+        both, last = (dstack("profile", *options, *more, environment=running.environment) for more in ((), ("--last",)))
+
+    def share_of(done: Result, function: str) -> float:
+        found = re.search(rf"([\d.]+) %  [\d.]+ s  Rank\.{function} ", done.stdout)
+        return float(found[1]) if found else 0.0
+
+    assert 8 < share_of(both, "short") < 30, both.stdout
+    assert share_of(last, "short") < 5, last.stdout
+    assert share_of(last, "long") > 75, last.stdout
+
+
 def test_a_program_is_run_and_profiled_to_its_end(program: Running, tmp_path: Path) -> None:
     running, _ = program
     script = tmp_path / "train.py"
