@@ -130,6 +130,7 @@ def test_the_lines_of_a_profile_have_their_time_and_open_in_an_editor() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await drawn(pilot, view, "widest first")
         await press(pilot, "L")
+        await drawn(pilot, view, "Lines of")
         text = screen_text(app)
         assert "Lines of Profile slow.json (16 s)" in text
         assert " 75.0 %         ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒         25      scores = ray.get(rewards)" in text
@@ -146,6 +147,7 @@ def test_the_lines_of_a_profile_have_their_time_and_open_in_an_editor() -> None:
         await drawn(pilot, view, "last half")
         assert " 87.5 %" in screen_text(app), view.to_export()
         await press(pilot, "L")
+        await drawn(pilot, view, "widest first")
         assert "driver train.py" in screen_text(app)
 
     in_profile(body)
@@ -155,6 +157,7 @@ def test_the_steps_of_a_loop_are_above_its_lines() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await drawn(pilot, view, "widest first")
         await press(pilot, "L")
+        await drawn(pilot, view, "Lines of")
         text = " ".join(screen_text(app).split())
         assert "Steps: 4 iterations of main (train.py:25-26) in driver train.py: median 2.0 s, longest 10 s" in text
         assert "▂▂█▂" in text
@@ -177,7 +180,10 @@ def test_the_screen_matches_its_picture(name: str) -> None:
         if name == "profile-in-time":
             await press(pilot, "z")
             await drawn(pilot, view, "in the order of time")
-        await press(pilot, *("L" if name == "profile-lines" else ""), "j", "j", "j")
+        if name == "profile-lines":
+            await press(pilot, "L")
+            await drawn(pilot, view, "Lines of")
+        await press(pilot, "j", "j", "j")
         await require_pinned(app, pilot, name)
 
     opened = {"profiles-compared": (FAST, SLOW), "profile-lines": (LOOP,)}

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.profiles import Interval, times_of, whole
+from dstack.analysis.stacks.profiles import Interval, profile_stacks
 from dstack.model.profile import PathStep, Profile
 
 MOST_FILES = 3
@@ -46,18 +46,17 @@ class HotFile:
 
 def hot_files(profile: Profile, most: int = MOST_FILES, within: Interval | None = None) -> list[HotFile]:
     """The files with the most time, each with its lines; a path counts once for each file and line it goes through."""
-    interval = within or whole(profile)
     total_us, files = 0, Counter[str]()
     own: defaultdict[str, Counter[int]] = defaultdict(Counter)
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for one in times_of(profile):
-        weight_us, frames = interval.of(one), list(_own_frames(one.path))
+    for one in profile_stacks(profile, within).stacks:
+        weight_us, frames = one.weight, list(_own_frames(one.frames))
         total_us += weight_us
         for file in {frame.file for frame in frames}:
             files[file] += weight_us
         for file, line in {(frame.file, frame.line) for frame in frames}:
             lines[file][line] += weight_us
-        if (last := innermost_frame(one.path)) and last in frames:
+        if (last := innermost_frame(one.frames)) and last in frames:
             own[last.file][last.line] += weight_us
     hottest = sorted(files, key=lambda file: (-files[file], -own[file].total(), file))
     return [

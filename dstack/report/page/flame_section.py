@@ -10,7 +10,8 @@ import colorsys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from heapq import heappop, heappush
+from itertools import count
 
 from bokeh.core.properties import value
 from bokeh.models import HoverTool, Plot, Range1d, TapTool
@@ -96,11 +97,11 @@ class Box:
 
 @dataclass(slots=True)
 class Boxes:
-    """All rectangles of some stacks, the outer ones before the inner ones, and how many are left out."""
+    """The rectangles of some stacks, the outer ones before the inner ones, and whether narrow ones are left out."""
 
     total: int = 0
     boxes: list[Box] = field(default_factory=list)
-    left_out: int = 0
+    is_cut: bool = False
 
     @property
     def levels(self) -> int:
@@ -109,35 +110,41 @@ class Boxes:
 
 
 def boxes_of(tree: WeightedTree, most: int = MAX_BOXES) -> Boxes:
-    """The rectangles of a tree, which are in its order; the widest so many."""
-    found = Boxes(tree.weights.of(tree.root))
-    ahead = _placed(tree, tree.root, -1, 0)
-    while ahead:
-        branch, parent, left = ahead.pop()
-        assert branch.place is not None
-        found.boxes.append(Box(branch.place, branch.depth - 1, parent, left, tree.weights.of(branch)))
-        ahead += _placed(tree, branch, len(found.boxes) - 1, left)
-    return _widest(found, most)
+    """The rectangles of a tree, in its order; the widest so many, as none is wider than its outer one."""
+    found: list[Box] = []
+    ahead: list[tuple[int, int, Box, WeightedBranch]] = []
+    pushed = count()
+    _push_inner(tree, tree.root, -1, 0, ahead, pushed)
+    while ahead and len(found) < most:
+        *_, box, branch = heappop(ahead)
+        found.append(box)
+        _push_inner(tree, branch, len(found) - 1, box.left, ahead, pushed)
+    return Boxes(tree.weights.of(tree.root), _from_left(found), bool(ahead))
 
 
-def _placed(tree: WeightedTree, branch: WeightedBranch, index: int, left: int) -> list[tuple[WeightedBranch, int, int]]:
-    """The branches below one, with the index of its rectangle and their left sides; the first one is last."""
-    below = tree.ordered(branch.children)
-    lefts = accumulate(map(tree.weights.of, below), initial=left)
-    return [(child, index, at) for child, at in zip(below, lefts, strict=False)][::-1]
+def _push_inner(
+    tree: WeightedTree,
+    branch: WeightedBranch,
+    index: int,
+    left: int,
+    ahead: list[tuple[int, int, Box, WeightedBranch]],
+    pushed: Iterator[int],
+) -> None:
+    """Push the rectangles in the one with this index, side by side; the widest of all is taken first."""
+    for inner in tree.ordered(branch.children):
+        weight = tree.weights.of(inner)
+        assert inner.place is not None
+        heappush(ahead, (-weight, next(pushed), Box(inner.place, inner.depth - 1, index, left, weight), inner))
+        left += weight
 
 
-def _widest(found: Boxes, most: int) -> Boxes:
-    """The widest rectangles, at most ``most``; one is never wider than the one above it."""
-    if len(found.boxes) <= most:
-        return found
-    order = sorted(range(len(found.boxes)), key=lambda index: (-found.boxes[index].weight, index))
-    kept = sorted(order[:most])
-    place = {index: at for at, index in enumerate(kept)}
-    boxes = [found.boxes[index] for index in kept]
+def _from_left(boxes: Sequence[Box]) -> list[Box]:
+    """The same rectangles from left to right, each before those in it."""
+    order = sorted(range(len(boxes)), key=lambda index: (boxes[index].left, boxes[index].depth))
+    place = {index: at for at, index in enumerate(order)}
     for box in boxes:
         box.parent = place.get(box.parent, -1)
-    return Boxes(found.total, boxes, len(found.boxes) - len(boxes))
+    return [boxes[index] for index in order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +205,7 @@ def _panel(chart: str, flame: Flame, most: int) -> Panel:
     orders = [boxes_of(WeightedTree(flame.stacks), most)]
     if flame.in_time is not None:
         orders.append(boxes_of(WeightedTree(flame.in_time, in_order=True), most))
-    left_out = max(one.left_out for one in orders)
-    notes = (f"{left_out:,} narrow boxes are left out.",) if left_out else ()
+    notes = (f"Only the widest {most:,} boxes are drawn.",) if any(one.is_cut for one in orders) else ()
     return Panel(flame.title, chart, orders, flame.stacks.unit, (*flame.notes, *notes))
 
 

@@ -143,6 +143,7 @@ class FlameDataView(GroupedView):
             part=self.part,
             in_order=self._in_order,
             around=self._around,
+            is_of_lines=self.is_of_lines,
         )
 
     def _snapshot_before(self) -> NumberedSnapshot | None:

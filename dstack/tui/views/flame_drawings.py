@@ -30,6 +30,7 @@ from dstack.model.profile import PathStep
 from dstack.report.profile_text import STATE_WORDS
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
+from dstack.tui.widgets.outline import Line
 from dstack.words import SHOWN, plural, short_duration, visible, word
 
 MEASURES: dict[Measure, str] = {
@@ -115,6 +116,7 @@ class StacksDrawing:
     whole: bool
     empty: str = "No such executions. Press x to count others."
     in_order: bool = False
+    lines: Sequence[Line] = ()
 
     @cached_property
     def root(self) -> StackBranch:
@@ -197,13 +199,17 @@ class StacksDrawing:
 
 @dataclass(frozen=True)
 class WeightedDrawing:
-    """A tree of weighted stacks; ``runs`` are the attempts of tasks now and before, where it is made of those."""
+    """A tree of weighted stacks.
+
+    ``runs`` are the attempts of tasks now and before, where it is made of those; ``lines`` are those of a profile.
+    """
 
     tree: WeightedTree
     head: Sequence[str]
     empty: str
     runs: Mapping[Path, Runs] = field(default_factory=dict)
     runs_before: Mapping[Path, Runs] = field(default_factory=dict)
+    lines: Sequence[Line] = ()
 
     @property
     def root(self) -> WeightedBranch:

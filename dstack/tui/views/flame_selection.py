@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dstack.analysis.history.task_time import Interval, TaskTime
@@ -26,6 +26,8 @@ from dstack.model.recording import Recording
 from dstack.report.stacks_text import short
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
 from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, no_drawing, share
+from dstack.tui.views.profile_lines import profile_lines
+from dstack.tui.widgets.outline import Line
 from dstack.words import duration, plural
 
 DataName = Literal["stacks", "task time", "recording"]
@@ -44,7 +46,8 @@ class FlameSelection:
 
     ``length_s`` and ``moves`` choose the interval of a history: None for all, 0 for a half, and how many lengths before
     its end it ends. ``baseline`` and ``recorded_baseline`` are compared with, and so is the interval before, if
-    ``is_compared``. ``part`` is a part of a profile, and ``around`` a function whose callers or callees are drawn.
+    ``is_compared``. ``part`` is a part of a profile, and ``around`` a function whose callers or callees are drawn. With
+    ``is_of_lines`` also its lines are made.
     """
 
     data: DataName
@@ -61,6 +64,7 @@ class FlameSelection:
     part: Part = ""
     in_order: bool = False
     around: tuple[PathStep, Side] | None = None
+    is_of_lines: bool = False
 
 
 def drawing_of(selection: FlameSelection) -> Drawing:
@@ -130,7 +134,13 @@ def _sampled(selection: FlameSelection) -> Drawing:
         step, side = selection.around
         stacks = [stacks_around(one, step, side) for one in stacks]
         head.insert(0, f"{side.capitalize()} of {short(step.name)}")
-    return _compared(selection, stacks, head)
+    drawing = _compared(selection, stacks, head)
+    return replace(drawing, lines=_lines(selection)) if selection.is_of_lines else drawing
+
+
+def _lines(selection: FlameSelection) -> tuple[Line, ...]:
+    profile = selection.recording.recording if selection.recording else None
+    return tuple(profile_lines(profile, part_of(profile, selection.part))) if isinstance(profile, Profile) else ()
 
 
 def _recordings(selection: FlameSelection) -> tuple[Sequence[WeightedStacks], list[str]]:

@@ -18,8 +18,7 @@ from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation, following
 from dstack.tui.views.flame_data import FlameDataView
 from dstack.tui.views.flame_drawings import Drawing, row_as_text
-from dstack.tui.views.flame_selection import part_of
-from dstack.tui.views.profile_lines import NO_LINES, profile_lines
+from dstack.tui.views.profile_lines import NO_LINES
 from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.outline import Detail, Outline
@@ -121,8 +120,7 @@ class FlameView(FlameDataView):
     def use(self, drawing: Drawing) -> None:
         """Draw this; zoom and selection stay with their branches."""
         self.drawing = drawing
-        if self.is_of_lines and self.profile:
-            self._lines.show(list(profile_lines(self.profile, part_of(self.profile, self.part))))
+        self._lines.show(drawing.lines)
         if self._lines.display != self.is_of_lines:
             self._lines.display, self._chart.display = self.is_of_lines, not self.is_of_lines
             (self._lines if self.is_of_lines else self._chart).focus()
@@ -238,7 +236,7 @@ class FlameView(FlameDataView):
     def action_lines(self) -> None:
         """Show the source of a profile with the time of each line, or its icicle again."""
         self._is_of_lines = not self._is_of_lines
-        self.use(self.drawing)
+        self._draw_anew()
         self.refresh_bindings()
 
     def action_stacks(self) -> None:

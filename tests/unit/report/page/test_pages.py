@@ -133,7 +133,7 @@ def test_equal_beginnings_share_a_box_and_the_widest_are_leftmost() -> None:
         ("train", 2, 3, 5, 3),
         ("ray.get", 3, 4, 5, 3),
     ]
-    assert (found.total, found.levels, found.left_out) == (8, 4, 0)
+    assert (found.total, found.levels, found.is_cut) == (8, 4, False)
 
 
 @given(STACKS)
@@ -159,7 +159,7 @@ def test_the_narrowest_boxes_are_left_out() -> None:
         ("train", 1, 5),
         ("rank 0", 0, 3),
     ]
-    assert found.left_out == 2
+    assert found.is_cut
 
 
 def test_colours_show_the_origin() -> None:
