@@ -72,7 +72,10 @@ def _page_of_files(files: tuple[str, ...], job: str | None) -> bytes:
 
     found = open_files(files)
     if not found.snapshots:
-        raise UsageError("A report needs a snapshot.", "Make a page of a recording with: dstack record -o FILE.html")
+        raise UsageError(
+            "A report needs a snapshot.",
+            "Make a page of other data with: dstack record -o FILE.html, or dstack profile -o FILE.html",
+        )
     return _page(found.snapshots.pop().load(), found, job)
 
 

@@ -15,6 +15,8 @@ from dstack.model.profile import PathStep, RootTime
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files, OpenedRecording
 from dstack.tui.views.flame_view import FlameView
+from dstack.words import UNSEEN
+from tests.fuzzing.hostile_text import HOSTILE
 from tests.tui.pilots import screen_text, search
 from tests.tui.pinned import require_pinned
 from tests.tui.test_flame_data import BEFORE, drawn, in_flame
@@ -58,6 +60,8 @@ def test_a_profile_opens_from_the_driver_down_with_shares_and_states() -> None:
         await press(pilot, "G")
         assert "time.sleep  sleeps" in figures(view)
         assert "6.0 s of 16 s = 38 %" in figures(view)
+        await press(pilot, "g", "j", "j")
+        assert "main  /srv/app/train.py:25  scores = ray.get(rewards)" in figures(view)
         await search(pilot, "reward.model")
         assert screen_text(app).count("*Reward.model") == 2
 
@@ -165,6 +169,24 @@ def test_the_steps_of_a_loop_are_above_its_lines() -> None:
         assert view.to_open() == ("/srv/app/train.py", 25)
 
     in_profile(body, LOOP)
+
+
+def test_hostile_names_and_lines_are_harmless() -> None:
+    evil = (PathStep(HOSTILE), line(1, HOSTILE, HOSTILE), PathStep(HOSTILE, state="queue"))
+    turns = [(1.0, (line(number, HOSTILE, HOSTILE), *evil)) for number in (1, 2) * 6]
+    profile = replace(profile_of(in_turn(*turns, root=HOSTILE)), sources={HOSTILE: {1: HOSTILE}})
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await drawn(pilot, view, "widest first")
+        for key in ("j", "z", "c", "c", "c", "L"):
+            await press(pilot, key)
+            await app.workers.wait_for_complete()
+            await press(pilot, "j", "j", "y")
+            assert not UNSEEN.search(screen_text(app).replace("\n", ""))
+            assert not UNSEEN.search((view.to_export() or "").replace("\n", ""))
+        assert "Steps: " in screen_text(app)
+
+    in_profile(body, OpenedRecording(HOSTILE, profile), size=(160, 40))
 
 
 def test_a_profile_file_is_opened_by_its_schema(tmp_path: Path) -> None:

@@ -96,17 +96,16 @@ def _iterations(root: str, times: Sequence[RootTime]) -> Iterations | None:
 def _stays(times: Sequence[RootTime]) -> list[_Stay]:
     """Where a root was, in the order of time; nothing if it was at several places at once."""
     stays: list[_Stay] = []
-    mixed_us = 0
+    mixed_us = until_us = 0
     for one in times:
         frames, to_us = _own_frames(one.path), one.began_us + one.lasted_us
-        last = stays[-1] if stays else None
-        if last is None or last.frames != frames:
-            mixed_us += max(0, min(last.to_us, to_us) - one.began_us) if last else 0
-            stays.append(_Stay(frames, one.began_us, to_us))
+        if stays and stays[-1].frames == frames:
+            stays[-1].to_us = max(stays[-1].to_us, to_us)
         else:
-            last.to_us = max(last.to_us, to_us)
-    whole_us = max((one.to_us for one in stays), default=0)
-    return stays if mixed_us <= MIXED * whole_us else []
+            mixed_us += max(0, min(until_us, to_us) - one.began_us)
+            stays.append(_Stay(frames, one.began_us, to_us))
+        until_us = max(until_us, to_us)
+    return stays if mixed_us <= MIXED * until_us else []
 
 
 def _own_frames(path: Sequence[PathStep]) -> tuple[PathStep, ...]:

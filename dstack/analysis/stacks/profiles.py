@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from dstack.words import grouped
 
 MAX_SLICES = 5_000
 """The most slices into which the time of a root is cut to draw it in its order."""
+MAX_PARTS = 500_000
+"""The most parts of all slices: as many as paths share each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,7 @@ def stacks_in_time(profile: Profile, within: Interval | None = None) -> Weighted
 
 def _in_time(times: Sequence[RootTime], within: Interval) -> Iterator[tuple[tuple[PathStep, ...], int]]:
     """The paths of one root with their times; the last path before continues first."""
-    edges = {edge for one in times for edge in (one.began_us, one.began_us + one.lasted_us)}
-    cuts = sorted(min(max(edge, within.from_us), within.to_us) for edge in edges)
-    cuts = [*cuts[: -1 : 1 + len(cuts) // MAX_SLICES], *cuts[-1:]]
+    cuts = _cuts(times, within)
     ahead, now, last = deque(times), list[RootTime](), tuple[PathStep, ...]()
     for one in (Interval(*edge) for edge in pairwise(cuts)):
         while ahead and ahead[0].began_us < one.to_us:
@@ -91,6 +92,15 @@ def _in_time(times: Sequence[RootTime], within: Interval) -> Iterator[tuple[tupl
         for path in sorted(+weights, key=lambda path: (path != last, path)):
             yield path, weights[path]
             last = path
+
+
+def _cuts(times: Sequence[RootTime], within: Interval) -> list[int]:
+    """Where the time of a root is cut: where a path begins or ends, or at fewer places."""
+    edges = {edge for one in times for edge in (one.began_us, one.began_us + one.lasted_us)}
+    cuts = sorted({min(max(edge, within.from_us), within.to_us) for edge in edges})
+    crossed = sum(bisect_left(cuts, one.began_us + one.lasted_us) - bisect_left(cuts, one.began_us) for one in times)
+    step = 1 + max(len(cuts) // MAX_SLICES, crossed // MAX_PARTS)
+    return [*cuts[:-1:step], *cuts[-1:]]
 
 
 @dataclass(frozen=True, slots=True)

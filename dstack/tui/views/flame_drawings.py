@@ -201,7 +201,8 @@ class StacksDrawing:
 class WeightedDrawing:
     """A tree of weighted stacks.
 
-    ``runs`` are the attempts of tasks now and before, where it is made of those; ``lines`` are those of a profile.
+    ``runs`` are the attempts of tasks now and before, where it is made of those. ``lines`` and ``sources`` are those of
+    a profile.
     """
 
     tree: WeightedTree
@@ -210,6 +211,7 @@ class WeightedDrawing:
     runs: Mapping[Path, Runs] = field(default_factory=dict)
     runs_before: Mapping[Path, Runs] = field(default_factory=dict)
     lines: Sequence[Line] = ()
+    sources: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def root(self) -> WeightedBranch:
@@ -283,7 +285,7 @@ class WeightedDrawing:
         if place is None or not place.file:
             text = SafeText().append(place.name if place else "All", "bold")
             return text.append(f"  {STATE_WORDS[place.state]}" if place and place.state else "", "dim")
-        return frame_name(place)
+        return frame_name(place, self.sources.get(place.file, {}).get(place.line, "").strip())
 
     def _amount(self, weight: int, *, in_unit: bool = False) -> str:
         return amount_in_words(weight, self.tree.unit, in_unit=in_unit)

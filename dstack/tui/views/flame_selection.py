@@ -27,7 +27,6 @@ from dstack.report.stacks_text import short
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
 from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, no_drawing, share
 from dstack.tui.views.profile_lines import profile_lines
-from dstack.tui.widgets.outline import Line
 from dstack.words import duration, plural
 
 DataName = Literal["stacks", "task time", "recording"]
@@ -135,12 +134,13 @@ def _sampled(selection: FlameSelection) -> Drawing:
         stacks = [stacks_around(one, step, side) for one in stacks]
         head.insert(0, f"{side.capitalize()} of {short(step.name)}")
     drawing = _compared(selection, stacks, head)
-    return replace(drawing, lines=_lines(selection)) if selection.is_of_lines else drawing
+    sampled = selection.recording.recording
+    return _with_source(drawing, sampled, selection) if isinstance(sampled, Profile) else drawing
 
 
-def _lines(selection: FlameSelection) -> tuple[Line, ...]:
-    profile = selection.recording.recording if selection.recording else None
-    return tuple(profile_lines(profile, part_of(profile, selection.part))) if isinstance(profile, Profile) else ()
+def _with_source(drawing: WeightedDrawing, profile: Profile, selection: FlameSelection) -> WeightedDrawing:
+    lines = tuple(profile_lines(profile, part_of(profile, selection.part))) if selection.is_of_lines else ()
+    return replace(drawing, lines=lines, sources=profile.sources)
 
 
 def _recordings(selection: FlameSelection) -> tuple[Sequence[WeightedStacks], list[str]]:

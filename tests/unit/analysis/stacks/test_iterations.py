@@ -72,6 +72,9 @@ def test_a_root_at_several_places_at_once_has_no_order() -> None:
     beside = [RootTime(one.root, (line(99), SLEEP), one.began_us, one.lasted_us, one.weight_us) for one in turns]
 
     assert iterations_of(profile_of(sorted([*turns, *beside], key=lambda one: one.began_us))) == []
+    whole_us = sum(one.lasted_us for one in turns)
+    for_all = RootTime(turns[0].root, (line(99), SLEEP), 0, whole_us, whole_us)
+    assert iterations_of(profile_of([for_all, *turns])) == []
 
 
 def test_the_steps_of_a_real_training_loop() -> None:

@@ -47,6 +47,17 @@ def test_paths_that_share_a_time_are_side_by_side_and_the_last_one_continues() -
     assert found == [(QUEUE, 1_000_000), (SLEEP, 2_000_000), (ON_CPU, 1_000_000)]
 
 
+def test_many_paths_that_share_all_time_have_fewer_slices() -> None:
+    """A file may have any shares, so the number of slices times the paths in them is bounded."""
+    many = 1_500
+    shares = [RootTime(ROOT, (line(at), SLEEP), at, 2 * (many - at), 1_000) for at in range(many)]
+
+    found = stacks_in_time(profile_of(shares))
+
+    assert many < len(found.stacks) < many * many / 3
+    assert abs(found.weight - 1_000 * many) < len(found.stacks)
+
+
 def test_an_ordered_tree_merges_only_what_follows_each_other() -> None:
     tree = WeightedTree(stacks_in_time(profile_of(in_turn((2, WAITING), (1, RUNNING), (3, WAITING)))), in_order=True)
     (root,) = tree.ordered(tree.root.children)
