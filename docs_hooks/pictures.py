@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from dstack.files import profile_file, recording_file
+from dstack.files.sampled_file import PROFILES, RECORDINGS
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS
@@ -107,9 +107,9 @@ async def draw(picture: Picture) -> None:
     file = picture.source
     recordings = []
     if picture.is_recording:
-        recordings.append(OpenedRecording(file.name, recording_file.load(file)))
+        recordings.append(OpenedRecording(file.name, RECORDINGS.load(file)))
     if picture.is_profile:
-        recordings.append(OpenedRecording(file.name, profile_file.load(file)))
+        recordings.append(OpenedRecording(file.name, PROFILES.load(file)))
     snapshots = Files(file.name, picture.snapshots)
     async with running(snapshots, picture.size, recordings) as (app, pilot):
         await pilot.press(str(list(VIEWS).index(picture.view) + 1))

@@ -98,12 +98,13 @@ def _in_directory(name: str) -> list[Path]:
 
 def _open(path: Path, files: SavedFiles) -> None:
     """Add a file by its schema, which for a snapshot is all that is read."""
-    from dstack.files import profile_file, recording_file, snapshot_file
+    from dstack.files import snapshot_file
+    from dstack.files.sampled_file import PROFILES, RECORDINGS
 
     data = snapshot_file.FORMAT.read(path)
-    for file in (recording_file, profile_file):
-        if file.FORMAT.is_schema_of(data):
-            files.recordings.append((path.name, file.loads(data, name=str(path))))
+    for format in (RECORDINGS, PROFILES):
+        if format.is_schema_of(data):
+            files.recordings.append((path.name, format.loads(data, name=str(path))))
             return
     try:
         header = msgspec.json.decode(data, type=_Header)

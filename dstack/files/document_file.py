@@ -1,4 +1,4 @@
-"""Files with one JSON document, gzipped where the name ends in ``.json.gz``; snapshots and recordings are such files.
+"""Files with one JSON document, gzipped where the name ends in ``.json.gz``: snapshots, recordings and profiles.
 
 Files may come from strangers, so memory is bounded, and the version is checked before the types. Error messages say
 what is invalid and where.
@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
@@ -44,18 +45,39 @@ _HEADER = msgspec.json.Decoder(_Header)
 
 @dataclass(frozen=True, slots=True)
 class DocumentFormat(Generic[_D]):
-    """A kind of document: its schema and version, its name in messages, and the command that writes such files."""
+    """A kind of document: its schema and version, its name in messages, and the command that writes such files.
+
+    ``problems`` are what types allow and later code could not use, each with its place; ``limits`` are the numbers of
+    something in a document, by its name, with the most that is read.
+    """
 
     noun: str
     schema: str
     version: tuple[int, int]
     decoder: msgspec.json.Decoder[_D]
     command: str
+    problems: Callable[[_D], Iterator[str]]
+    limits: Callable[[_D], Iterator[tuple[str, int, int]]]
 
     @property
     def remedy(self) -> str:
         """What to do about a file that cannot be read."""
         return f"Take a new {self.noun} with: {self.command} -o FILE"
+
+    def load(self, path: str | os.PathLike[str]) -> _D:
+        """Read a file that has the same major format version as this dstack; raises what :meth:`read` raises."""
+        path = Path(path)
+        return self.loads(self.read(path), name=str(path))
+
+    def loads(self, data: bytes | bytearray, *, name: str = "The data") -> _D:
+        """Decode the JSON text of a document; ``name`` is what the sentence of a SnapshotFileError calls it."""
+        document = self.decode(data, name)
+        if (wrong := next(self.problems(document), None)) is not None:
+            raise SnapshotFileError(f"{name} is inconsistent: {wrong}.", self.remedy)
+        for what, count, most in self.limits(document):
+            if count > most:
+                raise SnapshotFileError(f"{name} has more than {most:,} {what}, the limit for a {self.noun} file.")
+        return document
 
     def read(self, path: Path) -> bytearray:
         """The JSON text in a file, at most :data:`MAX_BYTES`.

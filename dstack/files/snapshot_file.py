@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dstack.errors import SnapshotFileError
 from dstack.files.document_file import DocumentFormat, to_json
 from dstack.model.snapshot import SCHEMA, VERSION, Snapshot, need_of
 from dstack.observed.calls import NEEDS
@@ -22,10 +20,6 @@ from dstack.observed.processes import Coroutine, EndedTask, Process, Thread
 MAX_FRAMES = 100_000_000
 """Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""
 
-FORMAT = DocumentFormat(
-    "snapshot", SCHEMA, VERSION, msgspec.json.Decoder(Snapshot, dec_hook=need_of), "dstack snapshot"
-)
-
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
     """Read a snapshot file that has the same major format version as this dstack.
@@ -33,18 +27,12 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
     Raises :class:`UsageError` for a name that does not end in ``.json`` or ``.json.gz``, and
     :class:`SnapshotFileError` for all other failures.
     """
-    path = Path(path)
-    return loads(FORMAT.read(path), name=str(path))
+    return FORMAT.load(path)
 
 
 def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
     """Decode the JSON text of a snapshot; ``name`` is what the sentence of a SnapshotFileError calls it."""
-    snapshot = FORMAT.decode(data, name)
-    if (wrong := next(_inconsistencies(snapshot), None)) is not None:
-        raise SnapshotFileError(f"{name} is inconsistent: {wrong}.", FORMAT.remedy)
-    if _frames_shown(snapshot) > MAX_FRAMES:
-        raise SnapshotFileError(f"{name} has more than {MAX_FRAMES:,} frames, the limit for a snapshot file.")
-    return snapshot
+    return FORMAT.loads(data, name=name)
 
 
 def save(snapshot: Snapshot, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -90,9 +78,10 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
                     yield f"a child process has children - at `{place}.children[{k}].children`"
 
 
-def _frames_shown(snapshot: Snapshot) -> int:
+def _limits(snapshot: Snapshot) -> Iterator[tuple[str, int, int]]:
     processes = (worker.process for sample in snapshot.samples for worker in sample.workers if worker.process)
-    return sum(len(snapshot.stacks[one.stack]) for process in processes for one in process.with_stacks())
+    shown = (len(snapshot.stacks[one.stack]) for process in processes for one in process.with_stacks())
+    yield "frames", sum(shown), MAX_FRAMES
 
 
 def _misplaced_in(snapshot: Snapshot, process: Process, place: str) -> Iterator[str]:
@@ -108,3 +97,14 @@ def _misplaced(snapshot: Snapshot, those: Sequence[Thread | Coroutine | EndedTas
             yield f"no such stack - at `{place}[{k}].stack`"
         elif call and call.frame >= max(1, len(snapshot.stacks[one.stack])):
             yield f"no such frame in its stack - at `{place}[{k}].call.frame`"
+
+
+FORMAT = DocumentFormat(
+    "snapshot",
+    SCHEMA,
+    VERSION,
+    msgspec.json.Decoder(Snapshot, dec_hook=need_of),
+    "dstack snapshot",
+    _inconsistencies,
+    _limits,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 from dstack.errors import UsageError
-from dstack.files import profile_file, recording_file
+from dstack.files.document_file import to_json
 from dstack.files.file_output import STDOUT
 from dstack.model.profile import Profile, Sampled
 
@@ -27,7 +27,7 @@ def format_of(output: str) -> str:
 def sampled_file(sampled: Sampled, suffix: str) -> bytes:
     """A recording or a profile in a format."""
     if suffix in (".json", ".json.gz"):
-        text = profile_file.dumps(sampled) if isinstance(sampled, Profile) else recording_file.dumps(sampled)
+        text = to_json(sampled)
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
     if suffix == ".html":
         from dstack.report.page.pages import sampled_page

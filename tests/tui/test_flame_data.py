@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack.cli.saved_files import open_files
-from dstack.files import recording_file, snapshot_file
+from dstack.files import snapshot_file
+from dstack.files.sampled_file import RECORDINGS
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, Files, OpenedRecording, Source
@@ -271,8 +272,8 @@ def test_a_recording_beside_a_snapshot() -> None:
 
 def test_the_schema_of_a_file_says_what_it_is(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("after.json", "before.json.gz", "pipeline.json")]
-    recording_file.save(LATER, paths[0])
-    recording_file.save(EARLIER, paths[1])
+    RECORDINGS.save(LATER, paths[0])
+    RECORDINGS.save(EARLIER, paths[1])
     snapshot_file.save(pipeline(), paths[2])
 
     found = open_files(paths)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack.cli.saved_files import open_files
-from dstack.files import profile_file
+from dstack.files.document_file import to_json
 from dstack.model.profile import PathStep, RootTime
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files, OpenedRecording
@@ -190,7 +190,7 @@ def test_hostile_names_and_lines_are_harmless() -> None:
 
 
 def test_a_profile_file_is_opened_by_its_schema(tmp_path: Path) -> None:
-    (tmp_path / "slow.json").write_bytes(profile_file.dumps(PROFILE))
+    (tmp_path / "slow.json").write_bytes(to_json(PROFILE))
 
     assert open_files([str(tmp_path)]).recordings == [("slow.json", SLOW.recording)]
 

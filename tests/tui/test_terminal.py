@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.files.recording_file import save
+from dstack.files.sampled_file import RECORDINGS
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import run_example
 from tests.tui.sources import RECORDED
@@ -75,7 +75,7 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
 
 def test_a_recording_is_shown_without_a_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "recording.json.gz"
-    save(recording({(thread(0), (frame("train", 5), frame("step", 10))): 30}), file)
+    RECORDINGS.save(recording({(thread(0), (frame("train", 5), frame("step", 10))): 30}), file)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
 
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:

@@ -18,7 +18,7 @@ import pytest
 
 from dstack.analysis.stacks.hot_lines import hot_files
 from dstack.analysis.stacks.profiles import times_of
-from dstack.files.profile_file import load
+from dstack.files.sampled_file import PROFILES
 from dstack.model.profile import PathStep, Profile
 from dstack.words import grouped
 from tests.clusters.dstack_command import DSTACK, Result, dstack
@@ -72,7 +72,7 @@ def profiled(running: Example, folder: Path) -> tuple[Profile, str]:
         child.send_signal(SIGINT)
         _, err = child.communicate(timeout=ENDED_S)
     assert child.returncode == 0, err
-    return load(folder / "p.json"), spent
+    return PROFILES.load(folder / "p.json"), spent
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_each_suffix_is_a_format(program: Running) -> None:
     assert folded.read_text().startswith("driver known_shares.py;<module> (")
     assert json.loads(scope.read_text())["profiles"][0]["unit"] == "microseconds"
     assert "driver known_shares.py" in page.read_text()
-    assert load(compressed).roots == ("driver known_shares.py",)
+    assert PROFILES.load(compressed).roots == ("driver known_shares.py",)
 
 
 def test_an_actor_is_followed(program: Running) -> None:

@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM, Signals
 
 import pytest
 
-from dstack.files.recording_file import load
+from dstack.files.sampled_file import RECORDINGS
 from dstack.model.recording import Recording
 from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.ray_clusters import Example
@@ -44,7 +44,7 @@ def record(program: Example, output: str | Path, *options: str, duration_s: floa
 def recorded(program: Example, folder: Path, *options: str) -> Recording:
     done = record(program, folder / "r.json.gz", *options)
     assert done.returncode == 0, done.stderr
-    return load(folder / "r.json.gz")
+    return RECORDINGS.load(folder / "r.json.gz")
 
 
 def functions_of(recording: Recording, kind: str) -> set[str]:
@@ -55,7 +55,7 @@ def functions_of(recording: Recording, kind: str) -> set[str]:
 
 def test_running_code_is_recorded_with_the_work_it_belongs_to(busy: Example, tmp_path: Path) -> None:
     done = record(busy, tmp_path / "r.json")
-    recording = load(tmp_path / "r.json")
+    recording = RECORDINGS.load(tmp_path / "r.json")
 
     assert done.returncode == 0
     assert f"Saved. Show it with: dstack tui {tmp_path}/r.json\n" in done.stderr
@@ -121,7 +121,7 @@ def test_a_signal_ends_the_recording_and_keeps_it(busy: Example, tmp_path: Path,
         _, err = process.communicate(timeout=ENDED_S)
 
     assert process.returncode == code, err
-    recording = load(path)
+    recording = RECORDINGS.load(path)
     assert recording.counts
     assert recording.duration_s < 60
 

@@ -15,7 +15,7 @@ from dstack.report.page.pages import report_page
 from tests.browsers import errors, open_page, requests
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile, hostile_recording, naming
 from tests.paths import RECORDED_CALLS
-from tests.unit.files.test_recording_file import RECORDING
+from tests.unit.files.test_sampled_file import RECORDING
 
 FILES = ["javascript:window.hacked=1//.py", f"/srv/{HOSTILE_TO_PAGES}.py", "//hacked.example/x.py", "data:text/html,x"]
 OPEN = """

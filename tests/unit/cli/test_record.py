@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from dstack.cli import main
 from dstack.errors import UsageError
-from dstack.files.recording_file import loads
+from dstack.files.sampled_file import RECORDINGS
 from dstack.report.sampled_files import format_of, sampled_file
-from tests.unit.files.test_recording_file import RECORDING
+from tests.unit.files.test_sampled_file import RECORDING
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_other_suffixes_are_refused(name: str) -> None:
 
 
 def test_each_format_has_the_recording() -> None:
-    assert loads(sampled_file(RECORDING, ".json")) == RECORDING
+    assert RECORDINGS.loads(sampled_file(RECORDING, ".json")) == RECORDING
     assert sampled_file(RECORDING, ".json.gz").startswith(b"\x1f\x8b")
     assert b"main (train.py:9);step (train.py:3) 30\n" in sampled_file(RECORDING, ".folded")
     assert b'"$schema"' in sampled_file(RECORDING, ".speedscope.json")

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dstack.cli import main
-from dstack.files import recording_file
+from dstack.files.sampled_file import RECORDINGS
 from dstack.files.snapshot_file import load, save
 from tests.examples.recorded import RECORDED
-from tests.unit.files.test_recording_file import RECORDING
+from tests.unit.files.test_sampled_file import RECORDING
 
 FILE = str(RECORDED / "two_actors.json.gz")
 OTHER_CLUSTER = str(RECORDED / "ring_of_five.json.gz")
@@ -80,7 +80,7 @@ def test_a_job_is_found_by_its_script() -> None:
 
 def test_recordings_alone_make_no_report(tmp_path: Path) -> None:
     path = tmp_path / "recording.json"
-    recording_file.save(RECORDING, path)
+    RECORDINGS.save(RECORDING, path)
 
     done = run(str(path), "-o", "-")
 

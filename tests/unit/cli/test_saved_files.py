@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from dstack.cli.saved_files import open_files
 from dstack.errors import DstackError, SnapshotFileError, UsageError
-from dstack.files import recording_file, snapshot_file
+from dstack.files import snapshot_file
+from dstack.files.sampled_file import RECORDINGS
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again
 
@@ -30,7 +31,7 @@ def test_snapshots_of_directories_and_files_are_in_the_order_of_their_time(tmp_p
     (tmp_path / "watched" / "dstack.html").write_text("<html>")
     (tmp_path / "watched" / "below.json").mkdir()
     recorded = recording({(thread(0), (frame("train", 5),)): 30})
-    recording_file.save(recorded, tmp_path / "watched" / "recording.json")
+    RECORDINGS.save(recorded, tmp_path / "watched" / "recording.json")
 
     names = [str(tmp_path / name) for name in ("watched", "between.json.gz", "watched/late.json.gz")]
     found = open_files(names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.files.profile_file import dumps, loads
+from dstack.files.document_file import to_json
+from dstack.files.sampled_file import PROFILES
 from dstack.model.profile import JoinedProfile
 from tests.unit.analysis.stacks.made_profiles import ON_CPU, in_turn, line, profile_of
 
@@ -18,4 +19,4 @@ def test_parts_add_their_times_and_their_sources() -> None:
 
     assert whole.sources == {"a.py": {1: "x", 2: "y"}, "b.py": {1: "z"}}
     assert [one.weight_us for one in whole.shares] == [1_000_000, 1_000_000]
-    assert loads(dumps(whole)) == whole
+    assert PROFILES.loads(to_json(whole)) == whole

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dstack.files.recording_file import dumps, loads
+from dstack.files.document_file import to_json
+from dstack.files.sampled_file import RECORDINGS
 from dstack.model import recording
 from dstack.model.recording import JoinedRecording, RecordedThread, Recording, RecordingPart
 from dstack.observed.node import Count, Failure, RecordingCoverage
@@ -42,7 +43,7 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
     assert (found.threads, found.frames) == ((FIRST, SECOND), (STEP, MAIN, LOAD))
     assert found.coverage == RecordingCoverage(processes=2, wanted=6, taken=6, sampler_cpu_s=1.5)
     assert (found.duration_s, joined.in_words, found.coverage.processes) == (2.5, "6 samples", 2)
-    assert loads(dumps(found)) == found
+    assert RECORDINGS.loads(to_json(found)) == found
 
 
 def test_the_lowest_rate_of_all_parts_is_kept() -> None:

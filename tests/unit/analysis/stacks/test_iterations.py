@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from dstack.analysis.stacks.iterations import iterations_of
-from dstack.files.profile_file import load
+from dstack.files.sampled_file import PROFILES
 from dstack.model.profile import PathStep, RootTime
 from tests.fuzzing.effort import tries
 from tests.paths import RECORDED_PROFILE
@@ -79,7 +79,7 @@ def test_a_root_at_several_places_at_once_has_no_order() -> None:
 
 def test_the_steps_of_a_real_training_loop() -> None:
     """Recorded with 4.5 samples a second on a busy machine; each fourth step saves."""
-    (found,) = iterations_of(load(RECORDED_PROFILE))
+    (found,) = iterations_of(PROFILES.load(RECORDED_PROFILE))
 
     assert (found.place.function, found.place.line, found.last_line) == ("train", 48, 51)
     assert len(found.each) == 21

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.errors import SnapshotFileError, UsageError
-from dstack.files import recording_file
-from dstack.files.recording_file import dumps, load, loads, save
+from dstack.files import sampled_file
+from dstack.files.document_file import to_json
+from dstack.files.sampled_file import RECORDINGS
 from dstack.model.recording import RecordedThread, Recording, RecordingOptions
 from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.observed.processes import Frame
@@ -45,13 +46,13 @@ RECORDING = Recording(
 
 @pytest.mark.parametrize("name", ["r.json", "r.json.gz"])
 def test_a_saved_recording_loads_unchanged(tmp_path: Path, name: str) -> None:
-    save(RECORDING, tmp_path / name)
+    RECORDINGS.save(RECORDING, tmp_path / name)
 
-    assert load(tmp_path / name) == RECORDING
+    assert RECORDINGS.load(tmp_path / name) == RECORDING
 
 
 def test_counts_take_little_space() -> None:
-    assert b'"counts":[[0,0,30,true],[0,1,4,false]]' in dumps(RECORDING)
+    assert b'"counts":[[0,0,30,true],[0,1,4,false]]' in to_json(RECORDING)
 
 
 def test_the_frames_of_a_count_begin_with_the_leaf() -> None:
@@ -71,19 +72,19 @@ def test_the_frames_of_a_count_begin_with_the_leaf() -> None:
     ],
 )
 def test_invalid_recordings_are_rejected(wrong: Recording, reason: str) -> None:
-    assert reason in rejection(lambda: loads(dumps(wrong)))
+    assert reason in rejection(lambda: RECORDINGS.loads(to_json(wrong)))
 
 
 def test_too_many_frames_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_file, "MAX_FRAMES", 2)
+    monkeypatch.setattr(sampled_file, "MAX_FRAMES", 2)
 
-    assert "more than 2 frames" in rejection(lambda: loads(dumps(RECORDING)))
+    assert "more than 2 frames" in rejection(lambda: RECORDINGS.loads(to_json(RECORDING)))
 
 
 def test_a_file_of_a_newer_minor_version_is_read() -> None:
-    text = dumps(replace(RECORDING, version=(1, 9))).replace(b'"rate_hz"', b'"new":1,"rate_hz"')
+    text = to_json(replace(RECORDING, version=(1, 9))).replace(b'"rate_hz"', b'"new":1,"rate_hz"')
 
-    assert loads(text).counts == RECORDING.counts
+    assert RECORDINGS.loads(text).counts == RECORDING.counts
 
 
 def test_existing_files_are_kept(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     path.write_text("mine")
 
     with pytest.raises(UsageError, match="already exists"):
-        save(RECORDING, path)
+        RECORDINGS.save(RECORDING, path)
     assert path.read_text() == "mine"
 
 
