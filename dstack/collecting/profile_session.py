@@ -173,7 +173,7 @@ class ProfileSession:
         self._end_round(began_us)
         self._open = Round(at_us, roots, nodes, began_us)
         self._finish(part, everything=not self._options.last)
-        part.note(ProfileCoverage(rounds=1, reused=int(is_same)), snapshot.failures)
+        part.note(ProfileCoverage(rounds=1, reused=int(is_same), spread_ms=self._rounds.spread_ms), snapshot.failures)
         took_s = (self._now_us() - from_us) / 1e6
         pause_s = self._pause_s * random.uniform(*JITTER)
         until = self._began + from_us / 1e6 + max(pause_s, took_s / BUSY_SHARE)

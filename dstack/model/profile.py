@@ -83,9 +83,9 @@ class ProfileCoverage(Model, frozen=True):
     """How a profile was sampled.
 
     ``rounds`` counts the samples, and ``reused`` those in which nothing had moved. ``spread_ms`` is the longest time
-    between the first and the last reading of one round on any two nodes. ``cpu_s`` is the CPU time of dstack on its own
-    host, and ``left_out_us`` the time beyond the limit of shares. Of a round on which too much was missing, nothing is
-    known: ``unread_us`` is the time of these.
+    between the middles of the readings of any two nodes in one round; those of dstack's own host are one reading.
+    ``cpu_s`` is the CPU time of dstack on its own host, and ``left_out_us`` the time beyond the limit of shares. Of a
+    round on which too much was missing, nothing is known: ``unread_us`` is the time of these.
     """
 
     rounds: Natural = 0

@@ -231,7 +231,7 @@ class NodeAnswer:
     as without grpc: then the caller asks. ``unchanged`` are the workers whose process the caller has as it is now.
     """
 
-    clock: tuple[float, float]
+    clock: tuple[UnixTime, UnixTime]
     frames: tuple[Frame, ...] = ()
     stacks: tuple[tuple[Natural, ...], ...] = ()
     sources: dict[str, dict[Int, str]] = field(default_factory=dict)

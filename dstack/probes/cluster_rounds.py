@@ -77,7 +77,8 @@ def job_of_process(jobs: Iterable[Job], pid: int) -> str | None:
 class ClusterRounds(ClusterProbe):
     """Takes one sample after another, with the probes of a session.
 
-    Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
+    ``spread_ms`` is the time between the first and the last reading of any node in the last round, as in a profile's
+    coverage. Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
 
     def __init__(self, session: ProbeSession, address: str | None, progress: Progress) -> None:
@@ -93,6 +94,7 @@ class ClusterRounds(ClusterProbe):
         self._replied: dict[str, CoreWorkerReply] = {}
         self._has_changed = True
         self._last: Snapshot | None = None
+        self.spread_ms = 0.0
 
     def cluster_without_samples(self) -> Snapshot:
         """A snapshot of the control plane alone. Raises :class:`ClusterError` if it cannot be read."""
@@ -150,6 +152,7 @@ class ClusterRounds(ClusterProbe):
 
     def _take_over(self, found: MergedAnswers) -> None:
         """Add the processes and replies that are as they were, and keep all for the next round."""
+        self.spread_ms = found.spread_ms
         silent = {failure.worker_id for failure in found.failures_of(self._replied.keys())}
         changed = {worker_id for worker_id, reply in found.replies.items() if self._is_new(reply)}
         self._has_changed |= bool(found.processes or changed or found.starting)

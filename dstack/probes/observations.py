@@ -358,6 +358,7 @@ class MergedAnswers:
         self.starting: list[StartingWorker] = []
         self.unchanged: set[str] = set()
         self._inventory = inventory
+        self._middles_at: list[float] = []
         self._failures: list[Failure] = []
         self._node_of = {worker.worker_id: worker.node_id for worker in workers}
         self._observed = record
@@ -379,11 +380,18 @@ class MergedAnswers:
         self.replies.update(replies)
         self.processes.update(processes)
         self.starting += answer.starting
+        self._middles_at.append(reading.middle_at)
         self.unchanged.update(kept.intersection(answer.unchanged))
         self._node_of.update((one.worker_id, one.node_id) for one in answer.starting)
         self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)
         if answer.cannot_ask is None:
             self.asked.update(reading.nodes)
+
+    @property
+    def spread_ms(self) -> float:
+        """The time between the middles of the first and the last reading; 0 for one reading."""
+        at = self._middles_at or [0.0]
+        return round(1000 * (max(at) - min(at)), 3)
 
     def failures_of(self, worker_ids: Collection[str]) -> list[Failure]:
         """What failed with these workers."""

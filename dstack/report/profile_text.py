@@ -11,7 +11,7 @@ from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
 from dstack.model.profile import PathStep, Profile, State
 from dstack.report.rich_text import SafeText
-from dstack.words import base_name, duration, plural, shortly
+from dstack.words import base_name, duration, plural, short_duration, shortly
 
 SHOWN_CHAINS = 10
 LEAST_SHARE = 0.005
@@ -42,9 +42,12 @@ STYLES: dict[State, str] = {
 
 
 def profile_summary(profile: Profile) -> str:
-    """``30.0 s of driver train.py, in 150 samples``."""
+    """``30.0 s of driver train.py, in 150 samples of all nodes within 12 ms``; of one host without the last part."""
     roots = f" of {shortly(profile.roots)}" if profile.roots else ""
-    return f"{profile.duration_s:.1f} s{roots}, in {plural(profile.coverage.rounds, 'sample')}"
+    spread = (
+        f" of all nodes within {short_duration(spread_ms / 1e3)}" if (spread_ms := profile.coverage.spread_ms) else ""
+    )
+    return f"{profile.duration_s:.1f} s{roots}, in {plural(profile.coverage.rounds, 'sample')}{spread}"
 
 
 def profile_shortfalls(profile: Profile) -> Iterator[str]:

@@ -170,6 +170,11 @@ class Reading:
     answer: NodeAnswer
     clock_ahead_s: float | None = None
 
+    @property
+    def middle_at(self) -> float:
+        """The middle of the time that the probe took, by our clock."""
+        return sum(self.answer.clock) / 2 - (self.clock_ahead_s or 0.0)
+
 
 Receive = Callable[[Reading], None]
 """Takes an answer when it arrives. Raises :class:`MalformedAnswer`."""

@@ -228,6 +228,20 @@ def test_nothing_of_own_processes_is_kept() -> None:
     assert list(record.assembly.sources) == ["work.py"]
 
 
+def test_the_spread_of_a_round_is_between_the_middles_of_its_readings_by_our_clock() -> None:
+    merged = MergedAnswers(Observations(), [], 1, lambda _: (), Inventory())
+    spreads = []
+    for node_id, clock, ahead_s in (
+        ("a", (100.0, 100.2), None),
+        ("b", (105.1, 105.12), 5.0),
+        ("c", (98.02, 98.1), -2.0),
+    ):
+        merged.add(Reading([node_id], NodeAnswer(clock=clock), ahead_s))
+        spreads.append(merged.spread_ms)
+
+    assert spreads == pytest.approx([0.0, 10.0, 50.0])
+
+
 def test_workers_that_ray_lists_or_that_run_for_others_are_not_starting() -> None:
     record = Observations()
     listed = Worker(worker_id="listed", node_id="n", ip="10.0.0.1", port=5, pid=5)

@@ -13,8 +13,10 @@ from dstack.files.snapshot_file import load
 from dstack.model.recording import RecordedThread, Recording
 from dstack.model.snapshot import Node
 from dstack.observed.node import Count, Failure, RecordingCoverage
+from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import print_timeline_summary, recording_summary, shortfalls, summary_lines
 from tests.paths import RECORDED_CALLS
+from tests.unit.analysis.stacks.made_profiles import SLEEP, in_turn, profile_of
 from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
 
 RECORDING = Recording(
@@ -108,3 +110,11 @@ def test_an_empty_timeline() -> None:
     assert list(summary_lines(*shown(index()))) == [
         "0 attempts of tasks in 0.0 s, in 0 processes: 0 finished, 0 failed, 0 running, 0 pending."
     ]
+
+
+def test_the_spread_of_a_profile_is_said_if_there_are_several_hosts() -> None:
+    profile = profile_of(in_turn((2, (SLEEP,))))
+    spread = replace(profile, coverage=replace(profile.coverage, spread_ms=12.3))
+
+    assert profile_summary(profile) == "2.0 s of driver train.py, in 10 samples"
+    assert profile_summary(spread) == "2.0 s of driver train.py, in 10 samples of all nodes within 12 ms"
