@@ -13,6 +13,9 @@ from dstack.cli.output import end_at_once
 from dstack.errors import UsageError
 from dstack.processes.signals import CleanUp, end
 
+PROFILE_HZ = 1.0
+"""The rate of a watch's profile by default."""
+
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE|DIR]...")
@@ -75,11 +78,30 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     help="Shell command to run for each new finding, which it gets as JSON on stdin.",
 )
 @click.option(
+    "--profile", "has_profile", is_flag=True, help="Keep a profile of the last two hours, as by --profile-rate 1."
+)
+@click.option(
+    "--profile-rate",
+    "profile_hz",
+    type=click.FloatRange(min=0.1, max=50),
+    metavar="HZ",
+    help="Keep a profile of the last two hours, with so many samples per second.",
+)
+@click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
 @timeout_option
-def watch(address: str | None, every: float, stuck_after: float, share: float, timeout_s: float, **rest: Any) -> None:
+def watch(
+    address: str | None,
+    every: float,
+    stuck_after: float,
+    share: float,
+    timeout_s: float,
+    has_profile: bool,
+    profile_hz: float | None,
+    **rest: Any,
+) -> None:
     """Monitor a running cluster and alert when something is stuck.
 
     Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
@@ -89,7 +111,13 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
     from dstack.watch import watch as begin
 
     settings = WatchSettings(
-        address=address, every_s=every, stuck_after_s=stuck_after, share=share / 100, timeout_s=timeout_s, **rest
+        address=address,
+        every_s=every,
+        stuck_after_s=stuck_after,
+        share=share / 100,
+        timeout_s=timeout_s,
+        profile_hz=profile_hz or (PROFILE_HZ if has_profile else None),
+        **rest,
     )
     try:
         begin(settings)

@@ -14,7 +14,10 @@ from dstack.processes.signals import CleanUp
 from dstack.words import plural, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dstack.cli.saved_files import SavedFiles
+    from dstack.errors import DstackError
     from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".html", ".htm")
@@ -38,7 +41,7 @@ def report(
 
     The page is one file that works in any browser without a network. Of several snapshots of one cluster, as in a DIR
     of dstack watch, the newest is shown whole, and the earlier ones as its past. Recordings and profiles are
-    shown as flame graphs. Needs Bokeh.
+    shown as flame graphs, of a DIR only the latest profile. Needs Bokeh.
     """
     from dstack.report.page import require_bokeh
 
@@ -67,16 +70,24 @@ def _page_of_cluster(address: str | None, timeout_s: float, job: str | None) -> 
 
 
 def _page_of_files(files: tuple[str, ...], job: str | None) -> bytes:
-    """The page of the newest snapshot. Raises :class:`UsageError` if there is none."""
+    """The page of the newest snapshot, or of the latest profile. Raises :class:`UsageError` if there is neither."""
     from dstack.cli.saved_files import open_files
 
-    found = open_files(files)
+    found = open_files(files, only_latest_profile=True)
     if not found.snapshots:
-        raise UsageError(
-            "A report needs a snapshot.",
-            "Make a page of other data with: dstack record -o FILE.html, or dstack profile -o FILE.html",
-        )
+        return _page_of_profile(found)
     return _page(found.snapshots.pop().load(), found, job)
+
+
+def _page_of_profile(found: SavedFiles) -> bytes:
+    from dstack.model.profile import Profile
+    from dstack.report.page.pages import sampled_page
+
+    profiles = [one for _, one in found.recordings if isinstance(one, Profile)]
+    if not profiles:
+        raise UsageError("A report needs a snapshot.", "Make a page of a recording with: dstack record -o FILE.html")
+    _note_left_out(found)
+    return sampled_page(profiles[-1])
 
 
 def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
@@ -92,8 +103,14 @@ def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
         job_id = find_job(newest, job) if job is not None else None
         before = EarlierSnapshots(others.snapshots[-MAX_EARLIER:], job_id)
         page = report_page(AnalysedSnapshot.of(newest, job=job_id), before, others.recordings)
-    for error in (*others.skipped, *before.skipped):
-        click.echo(f"Note: left out: {error.message}", err=True)
+    _note_left_out(others, before.skipped)
     if (left_out := len(others.snapshots) - MAX_EARLIER) > 0:
         click.echo(f"Note: left out: {plural(left_out, 'older snapshot')}.", err=True)
     return page
+
+
+def _note_left_out(found: SavedFiles, further: Iterable[DstackError] = ()) -> None:
+    for error in (*found.skipped, *further):
+        click.echo(f"Note: left out: {error.message}", err=True)
+    if found.older_profiles:
+        click.echo(f"Note: left out: {plural(found.older_profiles, 'older profile')}.", err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,38 +55,50 @@ class SavedFile:
 class SavedFiles:
     """Snapshots that are not loaded yet, and recordings and profiles, both in the order of their time.
 
-    ``skipped`` are the errors of files that could not be read.
+    ``skipped`` are the errors of files that could not be read, and ``older_profiles`` counts those that were left out.
     """
 
     snapshots: list[SavedFile] = field(default_factory=list)
     recordings: list[tuple[str, Sampled]] = field(default_factory=list)
     skipped: list[DstackError] = field(default_factory=list)
+    older_profiles: int = 0
+
+    def leave_out_older_profiles(self, kept: int) -> None:
+        """Leave out all profiles but the latest of those after the first ``kept`` recordings and profiles."""
+        from dstack.model.profile import Profile
+
+        profiles = [one for one in self.recordings[kept:] if isinstance(one[1], Profile)]
+        older = {id(one) for one in sorted(profiles, key=lambda one: one[1].began_at)[:-1]}
+        self.recordings = [one for one in self.recordings if id(one) not in older]
+        self.older_profiles += len(older)
 
 
-def open_files(names: Sequence[str]) -> SavedFiles:
+def open_files(names: Sequence[str], *, only_latest_profile: bool = False) -> SavedFiles:
     """Find the snapshots, recordings and profiles; files of other kinds in a directory are left out.
 
-    Raises the first error if nothing can be read, and :class:`SnapshotFileError` for a directory that has no such
-    files.
+    With ``only_latest_profile`` the older profiles of each directory are left out, as those of a watch. Raises the
+    first error if nothing can be read, and :class:`SnapshotFileError` for a directory that has no such files.
     """
     files = SavedFiles()
-    for path in _paths(names):
-        try:
-            _open(path, files)
-        except DstackError as error:
-            files.skipped.append(error)
+    known: set[str] = set()
+    for name in names:
+        kept = len(files.recordings)
+        for path in _in_directory(name) if os.path.isdir(name) else [Path(name)]:
+            if (real := os.path.realpath(path)) in known:
+                continue
+            known.add(real)
+            try:
+                _open(path, files)
+            except DstackError as error:
+                files.skipped.append(error)
+        if only_latest_profile and os.path.isdir(name):
+            files.leave_out_older_profiles(kept)
     files.snapshots.sort(key=lambda one: (one.taken_at, one.path))
     files.recordings.sort(key=lambda one: one[1].began_at)
     _require_newest(files)
     if not files.snapshots and not files.recordings:
         raise files.skipped[0] if files.skipped else _no_files(names)
     return files
-
-
-def _paths(names: Iterable[str]) -> Iterator[Path]:
-    """The files, each once."""
-    found = (path for name in names for path in (_in_directory(name) if os.path.isdir(name) else [Path(name)]))
-    return iter({os.path.realpath(path): path for path in found}.values())
 
 
 def _in_directory(name: str) -> list[Path]:

@@ -86,6 +86,10 @@ class Recorder(Generic[T]):
                 raise self._why_nothing(is_late=isinstance(error, TimeoutError)) from None
         finally:
             self._child.close()
+        return self.so_far()
+
+    def so_far(self) -> T:
+        """What was recorded so far, once it :attr:`has_begun`; only the thread that records may call it."""
         assert self._joined is not None
         return self._joined.whole(round(self._recorded_s, 3))
 

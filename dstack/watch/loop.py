@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -23,14 +23,13 @@ from dstack.report.summaries import headline
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of
+from dstack.watch.rolling_profile import MAX_PAUSE_S, RollingProfile, pauses
 from dstack.watch.settings import WatchSettings
 from dstack.watch.snapshot_saver import SnapshotDirectory, SnapshotSaver, WrittenFiles
 from dstack.watch.trigger import POLL_S, Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"
-MAX_PAUSE_S = 60.0
-"""Connecting to an unreachable cluster is retried after 1, 2, 4 ... seconds, up to this many."""
 LAST_EVENT_S = 0.2
 PAGE_S = 120.0
 """The time limit of a page; the cluster is not polled meanwhile."""
@@ -48,12 +47,12 @@ class ClusterWatch:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
         self._findings = FindingTracker(settings.stuck_after_s)
-        terms = Terms(settings.timeout_s, history=SAVED_HISTORY)
-        self._collector = Collector(lambda: self._cluster.address if self._cluster else None, terms)
+        self._collector = Collector(self._address, Terms(settings.timeout_s, history=SAVED_HISTORY))
+        self._profile = _rolling_profile(settings, self._address, self._events)
         self._found: Counter[FindingKind] = Counter()
         self._cluster: Cluster | None = None
         self._lost_at: float | None = None
-        self._pause_s = 1.0
+        self._pauses = pauses()
         self._figures = Figures()
         self._began: float | None = None
 
@@ -62,7 +61,7 @@ class ClusterWatch:
         self._cluster = connect(self._settings.address)
         self._start(self._cluster)
         while True:
-            time.sleep(self._settings.every_s if self._round() else self._paused())
+            time.sleep(self._settings.every_s if self._round() else next(self._pauses))
 
     def stop(self) -> None:
         """Ends the current work, except that a file that is being written is completed."""
@@ -70,6 +69,8 @@ class ClusterWatch:
         if self._command is not None:
             self._command.stop()
         self._saver.stop()
+        if self._profile is not None:
+            self._profile.stop()
         if self._began is not None:
             counts = (
                 (self._figures.polls, "poll"),
@@ -78,7 +79,8 @@ class ClusterWatch:
             )
             done = ", ".join(plural(count, what) for count, what in counts)
             lost = f"; {plural(self._saver.unsaved, 'snapshot')} not saved" if self._saver.unsaved else ""
-            replay = f"; to replay: dstack tui {shlex.quote(self._settings.directory)}" if self._found else ""
+            has_files = self._found or (self._profile is not None and self._profile.has_saved)
+            replay = f"; to replay: dstack tui {shlex.quote(self._settings.directory)}" if has_files else ""
             text = f"after {duration(time.monotonic() - self._began)}: {done}{lost}{replay}"
             self._events.emit("stopped", text, within_s=LAST_EVENT_S)
 
@@ -89,9 +91,17 @@ class ClusterWatch:
         where = f"{cluster.address}, Ray {cluster.ray_version}"
         every_s, stuck_after_s = self._settings.every_s, self._settings.stuck_after_s
         how = f"poll every {every_s:g} s, snapshot after {stuck_after_s:g} s without progress"
+        if self._profile is not None:
+            how += f", profile at {self._settings.profile_hz:g} Hz"
         self._events.emit("started", f"watching {where}; {how}")
         if self._settings.metrics:
             self._events.emit("metrics", f"at {self._serve_metrics(self._settings.metrics)}")
+        if self._profile is not None:
+            self._profile.start()
+
+    def _address(self) -> str | None:
+        """The address of the cluster, None while it is unreachable."""
+        return self._cluster.address if self._cluster else None
 
     def _serve_metrics(self, place: str) -> str:
         """Serves the metrics, and returns their URL."""
@@ -139,6 +149,8 @@ class ClusterWatch:
 
     def _lose(self, error: DstackError) -> None:
         self._cluster = None
+        if self._profile is not None:
+            self._profile.interrupt()
         self._figures = replace(self._figures, is_up=False)
         if self._lost_at is None:
             self._lost_at = time.monotonic()
@@ -149,12 +161,7 @@ class ClusterWatch:
         if self._lost_at is not None:
             away = duration(time.monotonic() - self._lost_at)
             self._events.emit("back", f"{cluster.address} is reachable again after {away}")
-            self._lost_at, self._pause_s = None, 1.0
-
-    def _paused(self) -> float:
-        """The pause before the next attempt to connect: longer each time."""
-        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
-        return pause
+            self._lost_at, self._pauses = None, pauses()
 
     def _inspect(self, reason: str, unchanged: frozenset[Item]) -> None:
         """Takes a snapshot, and reports findings that are new, lasting or over."""
@@ -166,6 +173,8 @@ class ClusterWatch:
             self._trigger.note_failure(time.monotonic())
             self._events.emit("failed", f"no snapshot: {error}")
             return
+        if self._profile is not None:
+            self._profile.save_soon()
         try:
             self._compare(AnalysedSnapshot.of(snapshot))
         except Exception as error:
@@ -240,6 +249,14 @@ def _page_maker() -> PageMaker:
 
     require_bokeh()
     return PageMaker(PAGE_S)
+
+
+def _rolling_profile(
+    settings: WatchSettings, address: Callable[[], str | None], events: Events
+) -> RollingProfile | None:
+    if settings.profile_hz is None:
+        return None
+    return RollingProfile(settings.directory, settings.profile_hz, address, events)
 
 
 def _headline(finding: Finding) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class WatchSettings:
     """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots.
 
-    ``html`` saves a page beside each snapshot.
+    ``html`` saves a page beside each snapshot. ``profile_hz`` is the rate of the rolling profile, None for no profile.
     """
 
     address: str | None
@@ -23,3 +23,4 @@ class WatchSettings:
     metrics: str | None = None
     as_json: bool = False
     html: bool = False
+    profile_hz: float | None = None

@@ -18,7 +18,6 @@ from dstack.model.snapshot import Snapshot
 from dstack.report.page.page_maker import PageMaker
 from dstack.watch.events import Events
 
-_NAME = re.compile(r"dstack-\d{8}-\d{6}\.json\.gz")
 MAX_UNSAVED = 3
 """The most snapshots that are kept in memory because they could not be written."""
 SAVE_S = 0.5
@@ -27,15 +26,17 @@ PAST = 3
 """The most earlier snapshots that a page shows as its past."""
 
 
-class SnapshotDirectory:
-    """Files ``dstack-YYYYmmdd-HHMMSS.json.gz``, named by the time of the snapshot in UTC, and their ``.html`` pages.
+class DatedFiles:
+    """The files ``PREFIX-YYYYmmdd-HHMMSS.json.gz`` of a directory, named by a time in UTC.
 
-    A page is removed with its snapshot. Other files are left alone. Creates the directory if needed. Raises
-    :class:`dstack.SnapshotFileError` if it is not writable.
+    A page of the same name, with the suffix ``.html``, is removed with its file. Other files are left alone. Creates
+    the directory if needed. Raises :class:`dstack.SnapshotFileError` if it is not writable.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int) -> None:
+    def __init__(self, directory: str | os.PathLike[str], prefix: str, keep: int) -> None:
         self._directory = Path(directory)
+        self._prefix = prefix
+        self._name = re.compile(rf"{prefix}-\d{{8}}-\d{{6}}\.json\.gz")
         self._keep = keep
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -44,49 +45,64 @@ class SnapshotDirectory:
         if not os.access(self._directory, os.W_OK | os.X_OK):
             raise SnapshotFileError(f"The directory {directory} is not writable.", "Give another one with --dir.")
 
+    def new_file(self, at: float) -> Path:
+        """A free name by a time in Unix seconds, after the removal of surplus old files.
+
+        Raises :class:`dstack.SnapshotFileError`.
+        """
+        try:
+            for old in self.existing()[: -self._keep + 1 or None]:
+                page_name(old).unlink(missing_ok=True)
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise SnapshotFileError(f"Cannot remove old files in {self._directory}: {error.strerror}.") from error
+        return self._free_name(at)
+
+    def existing(self) -> list[Path]:
+        """The files, the oldest first. Raises :class:`OSError`."""
+        return sorted(path for path in self._directory.iterdir() if self._name.fullmatch(path.name))
+
+    def _free_name(self, at: float) -> Path:
+        time = datetime.fromtimestamp(at, timezone.utc)
+        while True:
+            path = self._directory / f"{self._prefix}-{time:%Y%m%d-%H%M%S}.json.gz"
+            if not os.path.lexists(path) and not os.path.lexists(page_name(path)):
+                return path
+            time += timedelta(seconds=1)
+
+
+class SnapshotDirectory:
+    """The :class:`DatedFiles` ``dstack-YYYYmmdd-HHMMSS.json.gz``, of snapshots by their time, and their pages."""
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int) -> None:
+        self._files = DatedFiles(directory, "dstack", keep)
+
     def save(self, snapshot: Snapshot) -> Path:
         """Writes a snapshot whole or not at all, after the removal of surplus old files.
 
         Raises :class:`dstack.SnapshotFileError`.
         """
-        try:
-            for old in self._files()[: -self._keep + 1 or None]:
-                _page_name(old).unlink(missing_ok=True)
-                old.unlink(missing_ok=True)
-        except OSError as error:
-            raise SnapshotFileError(f"Cannot remove old snapshots in {self._directory}: {error.strerror}.") from error
-        path = self._free_name(snapshot.taken_at)
+        path = self._files.new_file(snapshot.taken_at)
         save(snapshot, path)
         return path
 
     def save_page(self, snapshot: Path, page: bytes) -> Path:
         """Writes the page of a saved snapshot beside it. Raises :class:`dstack.SnapshotFileError`."""
-        path = _page_name(snapshot)
+        path = page_name(snapshot)
         write_file(path, page, force=True)
         return path
 
     def earlier(self, snapshot: Path, count: int) -> Sequence[Path]:
         """The last ``count`` snapshots before a saved one, the oldest first; none if they cannot be listed."""
         try:
-            return [path for path in self._files() if path.name < snapshot.name][-count:]
+            return [path for path in self._files.existing() if path.name < snapshot.name][-count:]
         except OSError:
             return ()
 
-    def _files(self) -> list[Path]:
-        """The files of watches, the oldest first."""
-        return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
 
-    def _free_name(self, taken_at: float) -> Path:
-        at = datetime.fromtimestamp(taken_at, timezone.utc)
-        while True:
-            path = self._directory / f"dstack-{at:%Y%m%d-%H%M%S}.json.gz"
-            if not os.path.lexists(path) and not os.path.lexists(_page_name(path)):
-                return path
-            at += timedelta(seconds=1)
-
-
-def _page_name(snapshot: Path) -> Path:
-    return snapshot.with_name(snapshot.name.removesuffix(".json.gz") + ".html")
+def page_name(file: Path) -> Path:
+    """The name of the page of a snapshot or a profile."""
+    return file.with_name(file.name.removesuffix(".json.gz") + ".html")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.stacks.profiles import times_of
-from dstack.files.profile_file import loads
 from dstack.report.profile_text import profile_summary
 from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
@@ -35,7 +34,7 @@ def test_a_profile_follows_a_driver_to_a_task_on_another_host(three_hosts: Hosts
         done = dstack(hosts, 3, "profile", *options, "-o", f"{hosts.shared}/profile.json")
     assert done.returncode == 0, done.stderr
 
-    profile = loads(Path(f"{hosts.shared}/profile.json").read_bytes())
+    profile = PROFILES.loads(Path(f"{hosts.shared}/profile.json").read_bytes())
     total = sum(one.weight_us for one in times_of(profile))
     slow = sum(
         one.weight_us

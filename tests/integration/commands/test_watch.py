@@ -19,6 +19,8 @@ import psutil
 import pytest
 
 from dstack.cli.saved_files import open_files
+from dstack.files.sampled_file import PROFILES
+from dstack.model.profile import Profile
 from tests.clusters.dstack_command import DSTACK, Json, dstack
 from tests.clusters.ray_clusters import RayCluster, ray_cluster
 from tests.clusters.shared_cluster import SharedCluster
@@ -33,6 +35,16 @@ PIPE_BYTES = 4096
 ENDS_S = 30.0
 """A deadline that only a hang exceeds; the exit code shows that a signal ended the watch, and not a timeout."""
 QUICK = ("--every", "0.2", "--stuck-after", "1", "--share", "1000")
+SLOW_TASK = """
+import ray, time
+ray.init()
+@ray.remote(num_cpus=0)
+def step():
+    time.sleep(0.3)
+print("ready", flush=True)
+while True:
+    ray.get(step.remote())
+"""
 
 
 @dataclass(frozen=True)
@@ -147,6 +159,33 @@ def test_a_signal_during_a_snapshot_ends_that_snapshot(cluster: RayCluster, tmp_
         collector.wait(timeout=5)
 
 
+def test_a_profile_is_kept_beside_the_polls_and_survives_its_process(cluster: RayCluster, tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_TASK)
+    with cluster.run_example(script), watching(cluster, tmp_path, "--profile-rate", "5") as watch:
+
+        def sampled() -> Profile | None:
+            """The profile in the directory, once it names the task."""
+            found = [PROFILES.load(path) for path in watch.files.glob("profile-*.json.gz")]
+            functions = {step.function for one in found for step in one.steps}
+            return found[0] if {"<module>", "step"} <= functions else None
+
+        profile = wait_until(sampled, deadline_s=SOON_S, what=lambda: f"a profile of {watch}")  # as of a snapshot
+        assert profile.roots == ("driver slow.py",)
+        assert profile.rate_hz == 5
+
+        first = _profiler(watch.child)
+        assert first
+        first.kill()
+        (event,) = watch.wait_for("profile")
+        assert event["text"].startswith("interrupted: The profile ended after ")
+        wait_until(lambda: _profiler(watch.child), deadline_s=SOON_S, what=lambda: f"another profile of {watch}")
+        assert watch.ends_by(signal.SIGTERM) == 0
+        (stopped,) = watch.events("stopped")
+        assert stopped["text"].endswith(f"to replay: dstack tui {watch.files}")
+        assert len(open_files([str(watch.files)]).recordings) == 1
+
+
 @pytest.mark.exhaustive
 def test_a_watch_survives_a_lost_node_a_restarted_gcs_and_the_end_of_its_cluster(tmp_path: Path) -> None:
     with ray_cluster(2, num_cpus=1) as cluster:
@@ -221,6 +260,12 @@ def test_a_watch_ends_although_its_events_are_no_longer_read(cluster: RayCluster
 
 def _read(path: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
+
+
+def _profiler(watch: Child) -> psutil.Process | None:
+    """The process that profiles for a watch."""
+    children = psutil.Process(watch.pid).children()
+    return next((one for one in children if any("profile_session" in part for part in command_line(one))), None)
 
 
 def _gcs_of(cluster: RayCluster) -> psutil.Process:

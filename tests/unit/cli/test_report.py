@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dstack.cli import main
-from dstack.files.sampled_file import RECORDINGS
+from dstack.files.sampled_file import PROFILES, RECORDINGS
 from dstack.files.snapshot_file import load, save
 from tests.examples.recorded import RECORDED
+from tests.unit.analysis.stacks.made_profiles import SLEEP, in_turn, line, profile_of
 from tests.unit.files.test_sampled_file import RECORDING
 
 FILE = str(RECORDED / "two_actors.json.gz")
@@ -88,6 +89,38 @@ def test_recordings_alone_make_no_report(tmp_path: Path) -> None:
     assert "A report needs a snapshot." in done.stderr
     assert "dstack record -o FILE.html" in done.stderr
     assert run(str(path), FILE, "-o", "-").exit_code == 0
+
+
+def save_profiles(directory: Path) -> list[Path]:
+    """Profiles as of a watch, each of a function of its own."""
+    paths = [directory / f"profile-2023111{number}-221320.json.gz" for number in (2, 3, 4)]
+    for number, path in enumerate(paths):
+        path_of_driver = (line(5, f"function_{number}"), SLEEP)
+        PROFILES.save(profile_of(in_turn((2, path_of_driver)), began_at=1e9 + 600 * number), path)
+    return paths
+
+
+def test_of_a_directory_of_a_watch_the_latest_profile_is_shown(tmp_path: Path) -> None:
+    save(load(FILE), tmp_path / "dstack-20231114-221321.json.gz")
+    first, *_ = save_profiles(tmp_path)
+
+    done = run(str(tmp_path), "-o", "-")
+    both = run(str(tmp_path), str(first), "-o", "-")
+    named = run(FILE, str(first), "-o", "-")
+
+    assert done.stderr == both.stderr == "Note: left out: 2 older profiles.\n"
+    assert "Cashier.order and Kitchen.cook wait for each other" in done.stdout
+    assert [f"function_{number}" in done.stdout for number in range(3)] == [False, False, True]
+    assert (named.stderr, "function_0" in named.stdout) == ("", True)
+
+
+def test_of_profiles_alone_the_page_is_of_the_latest(tmp_path: Path) -> None:
+    save_profiles(tmp_path)
+
+    done = run(str(tmp_path), "-o", "-")
+
+    assert (done.exit_code, done.stderr) == (0, "Note: left out: 2 older profiles.\n")
+    assert [f"function_{number}" in done.stdout for number in range(3)] == [False, False, True]
 
 
 def test_snapshots_of_different_clusters_make_no_report() -> None:

@@ -66,7 +66,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     for name in ("s.json", "t.json.gz"):
         (tmp_path / name).symlink_to(victim)
     ring = SnapshotDirectory(tmp_path / "ring", keep=5)
-    expected = ring._free_name(snapshot.taken_at)
+    expected = ring._files._free_name(snapshot.taken_at)
     expected.symlink_to(victim)
 
     save(snapshot, tmp_path / "s.json", force=True)
