@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.stacks.profiles import times_of
+from dstack.files.sampled_file import PROFILES
 from dstack.report.profile_text import profile_summary
 from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
