@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.history.object_traffic import ObjectTraffic
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.wait_paths import Hindsight, Nodes, PathReader, Root, paths_of, require_roots
@@ -104,6 +105,7 @@ class ProfileSession:
             rate_hz=rate_hz,
             options=self._options,
         )
+        self._traffic = ObjectTraffic(self._options.job_id)
         self._is_stopped = False
         self._last: Snapshot | None = None
         self._open: Round | None = None
@@ -125,6 +127,7 @@ class ProfileSession:
         if not self._is_of_program:
             require_roots(self._read(self._take())[0], self._options)
             self._take()  # it learns what later ones know
+            self._traffic.taken()
             self._began = time.monotonic()
         part, sent_at, cpu_s = JoinedProfile(self.first), time.monotonic(), time.process_time()
         yield self._sent(part, cpu_s)  # it has begun
@@ -146,6 +149,7 @@ class ProfileSession:
 
     def _sent(self, part: JoinedProfile, cpu_s: float) -> Profile:
         part.add_sources(self._new_sources(self._last.sources if self._last else {}))
+        part.add_traffic(*self._traffic.taken())
         part.note(ProfileCoverage(cpu_s=time.process_time() - cpu_s), ())
         return part.whole(0.0)
 
@@ -207,7 +211,10 @@ class ProfileSession:
             part.note(ProfileCoverage(unread_us=one.ended_us - one.began_us), ())
 
     def _take(self) -> Snapshot:
-        return self._rounds.take(LIMIT_S)
+        snapshot = self._rounds.take(LIMIT_S)
+        if snapshot is not self._last:
+            self._traffic.note(snapshot, self._rounds.changed)
+        return snapshot
 
     def _read(self, snapshot: Snapshot) -> tuple[list[Root], Nodes]:
         index = SampleIndex(snapshot, snapshot.samples[0])

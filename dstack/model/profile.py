@@ -25,6 +25,8 @@ VERSION = (1, 1)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 MAX_SHARES = 1_000_000
 """The most shares of a profile. Time beyond it is only counted."""
+MAX_EDGES = 10_000
+"""The most pairs between which objects are counted, and the most classes and functions whose calls are."""
 
 State = Literal["", "runs", "sleeps", "waits", "queue", "resources", "starts", "outside"]
 """What a step of a path is that is no frame: ``queue`` is a place in the queue of an actor or executor, ``starts`` the
@@ -79,6 +81,37 @@ class Share(NamedTuple):
     weight_us: Natural
 
 
+class Endpoint(Struct, frozen=True, cache_hash=True):
+    """What makes objects or gets them: a driver by its script, an actor by its class and method, or a function.
+
+    ``name`` and ``method`` are empty where they are not known, as if calls of several methods run at once.
+    """
+
+    kind: Literal["driver", "actor", "function"]
+    name: str = ""
+    method: str = ""
+    job_id: str = ""
+
+
+class Traffic(NamedTuple):
+    """At least so many objects, with so many bytes together, that ``maker`` has made and ``asker`` has got.
+
+    An object that several processes got counts for each of them.
+    """
+
+    maker: Endpoint
+    asker: Endpoint
+    objects: Natural
+    bytes: Natural
+
+
+class ExecutedCalls(NamedTuple):
+    """At least so many calls that a class, or the functions of a job, have executed."""
+
+    by: Endpoint
+    calls: Natural
+
+
 class ProfileCoverage(Model, frozen=True):
     """How a profile was sampled.
 
@@ -101,7 +134,7 @@ class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
 
     ``paths`` are indices of ``steps``, outermost first. ``shares`` are in the order of their begin. ``rate_hz`` is the
     wanted rate of samples. ``sources`` maps a file to line numbers to text, for the lines around frames of the
-    application, as in a snapshot; empty before version 1.1.
+    application, as in a snapshot; it, ``traffic`` and ``executed`` are empty before version 1.1.
     """
 
     schema: str = SCHEMA
@@ -118,6 +151,8 @@ class Profile(Model, frozen=True, kw_only=True, omit_defaults=False):
     paths: tuple[tuple[Natural, ...], ...] = ()
     shares: tuple[Share, ...] = ()
     sources: dict[str, dict[Int, str]] = {}
+    traffic: Annotated[tuple[Traffic, ...], Meta(max_length=MAX_EDGES)] = ()
+    executed: Annotated[tuple[ExecutedCalls, ...], Meta(max_length=MAX_EDGES)] = ()
     coverage: ProfileCoverage = ProfileCoverage()
     failures: tuple[Failure, ...] = ()
     notes: tuple[Annotated[str, Meta(description="One sentence; the wording may change")], ...] = ()
@@ -151,6 +186,8 @@ class JoinedProfile:
         self._paths: dict[tuple[int, ...], int] = {}
         self._shares: list[Share] = []
         self._open: dict[tuple[int, int], int] = {}
+        self._traffic: dict[tuple[Endpoint, Endpoint], Traffic] = {}
+        self._executed: dict[Endpoint, int] = {}
         self._ended_us = 0
         self._sources: dict[str, dict[int, str]] = {}
         self._coverage = first.coverage
@@ -164,6 +201,7 @@ class JoinedProfile:
             for one in part.shares
         )
         self.add_sources(part.sources)
+        self.add_traffic(part.traffic, part.executed)
         self.note(part.coverage, part.failures)
         self._notes.update(dict.fromkeys(part.notes))
 
@@ -190,6 +228,19 @@ class JoinedProfile:
         """Add lines of files; the last text of a line is kept."""
         for file, lines in sources.items():
             self._sources.setdefault(file, {}).update(lines)
+
+    def add_traffic(self, traffic: Iterable[Traffic], executed: Iterable[ExecutedCalls]) -> None:
+        """Add objects and calls; those of too many different ends are left out, as all counts are lower bounds."""
+        for one in traffic:
+            edge = one.maker, one.asker
+            known = self._traffic.get(edge)
+            if known is not None:
+                self._traffic[edge] = Traffic(*edge, known.objects + one.objects, known.bytes + one.bytes)
+            elif len(self._traffic) < MAX_EDGES:
+                self._traffic[edge] = one
+        for by, calls in executed:
+            if by in self._executed or len(self._executed) < MAX_EDGES:
+                self._executed[by] = self._executed.get(by, 0) + calls
 
     def note(self, coverage: ProfileCoverage, failures: Sequence[Failure]) -> None:
         """Add the coverage of a part, and what failed in it."""
@@ -220,6 +271,8 @@ class JoinedProfile:
             paths=tuple(self._paths),
             shares=tuple(self._shares),
             sources=self._sources,
+            traffic=tuple(sorted(self._traffic.values(), key=lambda one: -one.bytes)),
+            executed=tuple(ExecutedCalls(*one) for one in self._executed.items()),
             coverage=self._coverage,
             failures=tuple(self._failures.values()),
             notes=tuple(self._notes),

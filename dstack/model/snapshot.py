@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dstack.observed.calls import NEEDS, Holder, Int, Natural, Need, UnixTime
-from dstack.observed.node import EnvironmentSetup, Failure, HostFigures, RayletReport, Ref, Task, TaskKind
+from dstack.observed.node import IN_STORE, EnvironmentSetup, Failure, HostFigures, RayletReport, Ref, Task, TaskKind
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
@@ -406,9 +406,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 def is_at_hand(ref: Ref) -> bool:
     """Whether the holder of the ref has the value itself, so fetching it there does not block.
 
-    Values below 100 KiB stay in the memory of their owner, which alone knows their state; Ray's default (2.46 to 2.60).
+    Values that are not in the object store stay in the memory of their owner, which alone knows their state.
     """
-    return ref.state in ("FINISHED", "FAILED") and 0 <= ref.size_bytes < 100 * 1024
+    return ref.state in ("FINISHED", "FAILED") and 0 <= ref.size_bytes < IN_STORE
 
 
 def producer_task_id(ref: str) -> str:

@@ -17,6 +17,8 @@ from dstack.observed.processes import MAX_GPUS, Frame, Percent, Process
 
 MAX_DISKS = 64
 """The most disks of one node."""
+IN_STORE = 100 * 1024
+"""The size from which a value is in the object store, in bytes; Ray's default (2.46 to 2.60)."""
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
@@ -102,8 +104,8 @@ class CoreWorkerReply:
     only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
     whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
     ``argument_bytes`` are those of the objects in shared memory that its unfinished tasks take, or that are inside of
-    their arguments. A poll asks for no details: then there are no ``tasks``, but the state of each by its id in
-    ``task_states``.
+    their arguments. ``mapped`` are the objects there whose values the process uses, by id, with their sizes in bytes. A
+    poll asks for no details: then there are no ``tasks``, but the state of each by its id in ``task_states``.
     """
 
     worker_id: str
@@ -115,6 +117,7 @@ class CoreWorkerReply:
     executed_tasks: Natural = 0
     is_cut: bool = False
     argument_bytes: Natural = 0
+    mapped: dict[str, Natural] = field(default_factory=dict)
     counters: tuple[Int, ...] = ()
     tasks: tuple[Task, ...] = ()
     task_states: dict[str, str] = field(default_factory=dict)

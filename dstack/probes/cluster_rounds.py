@@ -77,8 +77,9 @@ def job_of_process(jobs: Iterable[Job], pid: int) -> str | None:
 class ClusterRounds(ClusterProbe):
     """Takes one sample after another, with the probes of a session.
 
-    ``spread_ms`` is the time between the first and the last reading of any node in the last round, as in a profile's
-    coverage. Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
+    ``changed`` are the replies of the last round that show other tasks or refs than before, ``spread_ms`` the time
+    between the first and the last reading of any node in it. Raises :class:`dstack.errors.ClusterError` on construction
+    when the cluster cannot be reached.
     """
 
     def __init__(self, session: ProbeSession, address: str | None, progress: Progress) -> None:
@@ -92,6 +93,7 @@ class ClusterRounds(ClusterProbe):
         self._assembly = Assembly()
         self._kept: dict[str, Process] = {}
         self._replied: dict[str, CoreWorkerReply] = {}
+        self.changed: tuple[CoreWorkerReply, ...] = ()
         self._has_changed = True
         self._last: Snapshot | None = None
         self.spread_ms = 0.0
@@ -166,6 +168,7 @@ class ClusterRounds(ClusterProbe):
             if reply := found.replies.get(worker_id):
                 found.replies[worker_id] = with_tasks_in_memory(reply, process)
         self._kept, self._replied = {**found.processes}, {**found.replies}
+        self.changed = tuple(self._replied[worker_id] for worker_id in changed)
 
     def _arrived_calls(self, answers: Answers, budget: Budget) -> dict[str, int]:
         """Those of the last second: workers report them once a second, and the GCS searches all of its events."""

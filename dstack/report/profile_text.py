@@ -9,15 +9,18 @@ from rich.text import Text
 
 from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
-from dstack.model.profile import PathStep, Profile, State
+from dstack.model.profile import Endpoint, PathStep, Profile, State, Traffic
 from dstack.report.rich_text import SafeText
-from dstack.words import base_name, duration, plural, short_duration, shortly
+from dstack.words import base_name, duration, listed, plural, short_duration, shortly, size
 
 SHOWN_CHAINS = 10
 LEAST_SHARE = 0.005
 NOTABLE_POINTS = 5.0
 """A change of a share by less, in percentage points, is not shown."""
 NOTABLE_QUEUE = 0.1
+SHOWN_EDGES = 3
+NOTABLE_BYTES = 1 << 20
+"""Fewer bytes between two functions are not shown."""
 ARROW = " → "
 STATE_WORDS: Mapping[State, str] = {
     "runs": "runs",
@@ -90,6 +93,10 @@ def print_profile(console: Console, profile: Profile) -> None:
         console.print(SafeText(f"Steps: {head}", "bold"), soft_wrap=True)
         for line in others:
             console.print(SafeText(f"    {line}"), soft_wrap=True)
+    if lines := [*traffic_in_words(profile), *executed_in_words(profile)]:
+        console.print()
+    for line in lines:
+        console.print(SafeText(line), soft_wrap=True)
     for line in profile_shortfalls(profile):
         console.print(SafeText(line, "yellow"))
 
@@ -105,6 +112,36 @@ def steps_in_words(found: Iterations) -> Iterator[str]:
         long, others = (duration(us / 1e6) if us >= 1000 else "none" for us in (one.long_us, one.others_us))
         long_ones = "The longest one had" if len(found.long) == 1 else f"The {len(found.long)} longest had on average"
         yield f"{long_ones} {long} instead of {others} in {_in_words(one.end).plain}"
+
+
+def heaviest_traffic(profile: Profile, most: int) -> list[Traffic]:
+    """The pairs with most bytes, without those that have few."""
+    heavy = [one for one in profile.traffic if one.bytes >= NOTABLE_BYTES]
+    return sorted(heavy, key=lambda one: -one.bytes)[:most]
+
+
+def traffic_in_words(profile: Profile) -> Iterator[str]:
+    """``At least 1.2 GiB in 340 objects from Loader.load to Trainer.step``, the heaviest first."""
+    for one in heaviest_traffic(profile, SHOWN_EDGES):
+        objects = f"at least {size(one.bytes)} in {plural(one.objects, 'object')}"
+        yield f"Data: {objects} from {endpoint_name(one.maker)} to {endpoint_name(one.asker)}"
+
+
+def executed_in_words(profile: Profile) -> Iterator[str]:
+    """``Calls executed: at least 812 of Loader, 405 of Trainer and 96 of functions``; the most frequent ones."""
+    most = sorted(profile.executed, key=lambda one: -one.calls)[:SHOWN_EDGES]
+    parts = [f"{one.calls:,} of {endpoint_name(one.by) if one.by.kind == 'actor' else 'functions'}" for one in most]
+    if parts:
+        yield f"Calls executed: at least {listed(parts)}"
+
+
+def endpoint_name(end: Endpoint) -> str:
+    """``Loader.load``, ``Loader`` if the method is not known, ``driver train.py``, ``prepare``."""
+    if end.kind == "driver":
+        return f"driver {end.name or f'of job {end.job_id}'}"
+    if end.kind == "function":
+        return end.name or "a function that was not seen"
+    return ".".join(part for part in (end.name or "an actor", end.method) if part)
 
 
 def _print_chain(console: Console, profile: Profile, number: int, chain: Chain, total: int) -> None:

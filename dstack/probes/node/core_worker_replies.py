@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dstack.observed.node import CoreWorkerReply, Ref, Stage, Task, TaskKind
+from dstack.observed.node import IN_STORE, CoreWorkerReply, Ref, Stage, Task, TaskKind
 from dstack.probes.node.target_process import Problem
 from dstack.probes.node.wire import CoreWorker, Questions
 
 MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
-IN_STORE = 100 * 1024
-"""The size from which a value is in the object store; Ray's default (2.46 to 2.60)."""
 
 _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
@@ -77,6 +75,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         executed_tasks=stats.num_executed_tasks,
         is_cut=len(reply.owned_task_info_entries) < reply.tasks_total,
         argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
+        mapped=_mapped(stats.object_refs),
         counters=_counters(reply),
         tasks=tasks,
         task_states=task_states,
@@ -116,6 +115,11 @@ def _ref(row: Any, holder_id: str, state: str) -> Ref:
         is_contained=bool(row.contained_in_owned or row.pinned_in_memory),
         attempt=row.attempt_number,
     )
+
+
+def _mapped(rows: Iterable[Any]) -> dict[str, int]:
+    """The objects that the process uses in shared memory: Ray pins them as long."""
+    return {row.object_id.hex(): row.object_size for row in rows if row.pinned_in_memory and row.object_size > 0}
 
 
 def _attempts(refs: Iterable[Ref]) -> dict[str, int]:

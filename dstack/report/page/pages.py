@@ -32,6 +32,7 @@ from dstack.report.page import (
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
 from dstack.report.page.profile_section import lines_section, steps_section
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
+from dstack.report.page.traffic_section import traffic_section
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
 
@@ -128,7 +129,7 @@ def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "", *others:
 def sampled_page(sampled: Sampled) -> bytes:
     """The page of a profile or a recording, as UTF-8."""
     if isinstance(sampled, Profile):
-        others = steps_section(sampled), lines_section(sampled)
+        others = steps_section(sampled), lines_section(sampled), traffic_section(sampled)
         return flame_page([profile_flame(sampled)], f"Profile of {sampled.address}", profile_summary(sampled), *others)
     title = f"Flame graph of {sampled.address}"
     return flame_page(flames_of_recording(sampled), title, recording_summary(sampled))

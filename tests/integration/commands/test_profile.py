@@ -60,13 +60,13 @@ def spent_in(running: Example) -> str | None:
     return next((line.removeprefix("spent ") for line in lines if line.endswith("\n")), None)
 
 
-def profiled(running: Example, folder: Path) -> tuple[Profile, str]:
+def profiled(running: Example, folder: Path, seconds: float = MEASURED_S) -> tuple[Profile, str]:
     """A profile of programs from their begin to their end, and what they printed about it."""
     command = [*DSTACK, "profile", "--address", running.address, "--rate", "10", "-o", str(folder / "p.json")]
     with ended(command, running) as child:
         wait_until(lambda: reads_memory(child.pid), deadline_s=60, what=lambda: "a profile")
         (folder / "begin").touch()
-        time.sleep(MEASURED_S)
+        time.sleep(seconds)
         (folder / "end").touch()
         spent = wait_until(lambda: spent_in(running), deadline_s=120, what=running.output)
         child.send_signal(SIGINT)
@@ -207,6 +207,29 @@ def heavy_share(folded: str) -> float:
         stack, _, weight = line.rpartition(" ")
         weights.update({name: int(weight) for name in ("heavy", "light") if f";{name} (" in stack})
     return 100 * weights["heavy"] / weights.total()
+
+
+# Objects and calls
+
+FEW_BYTES = 10_000
+"""The most bytes that Ray adds to a value."""
+
+
+def test_objects_between_actors_are_counted_as_a_lower_bound(shared: SharedCluster, tmp_path: Path) -> None:
+    with shared.running(PROGRAMS / "drivers/passed_objects.py", [str(tmp_path)]) as running:
+        profile, spent = profiled(running, tmp_path, 10.0)
+    truth = json.loads(spent)
+    large = [one for one in profile.traffic if one.bytes > FEW_BYTES * one.objects]
+
+    assert {one.maker.name for one in large} == {"Loader"}
+    assert ("load", "step") in {(one.maker.method, one.asker.method) for one in large}
+    for asker, size in truth["sizes"].items():
+        got = [one for one in large if asker in (one.asker.name, one.asker.kind)]
+        objects, sent = sum(one.objects for one in got), sum(one.bytes for one in got)
+        assert 0 < objects <= truth["objects"]
+        assert size * objects <= sent <= (size + FEW_BYTES) * objects
+    calls = {one.by.name: one.calls for one in profile.executed}
+    assert {name for name, count in calls.items() if 0 < count <= truth["calls"][name]} == {"Loader", "Trainer"}
 
 
 # Forms, roots and signals

@@ -1,13 +1,16 @@
-"""The text of a profile: its chains and the steps of its loop."""
+"""What a profile prints."""
 
 from __future__ import annotations
 
 from io import StringIO
 
+from msgspec.structs import replace
 from rich.console import Console
 
+from dstack.model.profile import Endpoint, ExecutedCalls, Traffic
 from dstack.report.profile_text import print_profile
-from tests.unit.analysis.stacks.made_profiles import in_turn, profile_of
+from dstack.report.rich_text import plain_text
+from tests.unit.analysis.stacks.made_profiles import ON_CPU, in_turn, line, profile_of
 from tests.unit.analysis.stacks.test_iterations import step
 
 
@@ -32,3 +35,29 @@ def test_the_steps_of_a_loop_follow_the_chains() -> None:
 
 def test_without_a_loop_there_are_no_steps() -> None:
     assert "Steps" not in text_of(2, 2)
+
+
+MIB = 1 << 20
+LOAD, STEP = Endpoint("actor", "Loader", "load"), Endpoint("actor", "Trainer", "step")
+DRIVER, PREPARE = Endpoint("driver", "train.py"), Endpoint("function", "prepare")
+
+
+def test_the_heaviest_objects_and_the_most_frequent_calls_are_printed_as_lower_bounds() -> None:
+    profile = replace(
+        profile_of(in_turn((1, (line(5), ON_CPU)))),
+        traffic=(
+            Traffic(STEP, DRIVER, 400, MIB - 1),
+            Traffic(PREPARE, STEP, 1, MIB),
+            Traffic(LOAD, STEP, 340, 1234 * MIB),
+            Traffic(DRIVER, PREPARE, 2, 4 * MIB),
+            Traffic(Endpoint("actor", "Loader"), DRIVER, 2, 3 * MIB),
+        ),
+        executed=(ExecutedCalls(Endpoint("function"), 1), ExecutedCalls(Endpoint("actor", "Loader"), 1200)),
+    )
+
+    assert plain_text(lambda console: print_profile(console, profile), 80).splitlines()[-4:] == [
+        "Data: at least 1.2 GiB in 340 objects from Loader.load to Trainer.step",
+        "Data: at least 4.0 MiB in 2 objects from driver train.py to prepare",
+        "Data: at least 3.0 MiB in 2 objects from Loader to driver train.py",
+        "Calls executed: at least 1,200 of Loader and 1 of functions",
+    ]

@@ -93,6 +93,13 @@ def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
     assert inside == Ref(ref=b"i".hex() * 28, holder_id=WORKER, is_contained=True)
 
 
+def test_values_in_shared_memory_that_the_process_uses_have_their_sizes() -> None:
+    reply = busy_reply()
+    reply.core_worker_stats.object_refs.add(object_id=b"m" * 28, object_size=300_000, pinned_in_memory=True)
+
+    assert observed(reply, load_modules(lambda: ray_stubs), QUESTIONS).mapped == {b"m".hex() * 28: 300_000}
+
+
 def test_a_poll_gets_only_the_ids_and_states_of_tasks() -> None:
     found = observed(busy_reply(), load_modules(lambda: ray_stubs), {**QUESTIONS, "details": False})
 

@@ -18,14 +18,15 @@ from benchmarks.bench_report import ATTEMPTS, SHAPES
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks, WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
-from dstack.model.profile import PathStep
+from dstack.model.profile import Endpoint, PathStep, Traffic
 from dstack.model.snapshot import Snapshot
 from dstack.report.page import require_bokeh
 from dstack.report.page.flame_section import Flame, boxes_of, colour_of
-from dstack.report.page.pages import flame_page, report_page
+from dstack.report.page.pages import flame_page, report_page, sampled_page
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
 from tests.tui.sources import recorded
+from tests.unit.analysis.stacks.made_profiles import ON_CPU, in_turn, line, profile_of
 from tests.unit.report.stacks import GET, STACKS, TRAIN, TWO_RANKS
 from tests.unit.support.large_histories import with_history
 from tests.unit.support.random_snapshots import attacking_snapshots, related_snapshots
@@ -200,3 +201,15 @@ def test_an_old_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UsageError, match=r"Bokeh 3\.6 or later"):
         require_bokeh()
+
+
+def test_a_profile_has_a_table_of_objects_if_there_were_many_bytes() -> None:
+    profile = profile_of(in_turn((1, (line(5), ON_CPU))))
+    attack = Endpoint("actor", PAGE_ATTACKS["script"], "load")
+    heavy = replace(profile, traffic=(Traffic(attack, Endpoint("driver", "train.py"), 340, 1 << 30),))
+    page = sampled_page(heavy).decode()
+    Elements().feed(page)
+
+    assert "<td>1.0 GiB</td><td>340</td>" in page
+    assert 'id="traffic"' in page
+    assert 'id="traffic"' not in sampled_page(profile).decode()
