@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
     from dstack.analysis.views.timeline import Timeline
+    from dstack.model.profile import Profile
     from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".json", ".json.gz")
@@ -143,6 +144,7 @@ def _print_summary(
     help="One node for all actors of a class, or one for each actor.",
 )
 @click.option("--job", metavar="ID", help="Only the calls of one job: its id, submission id or script.")
+@click.option("--profile", "profile_file", metavar="FILE", help="Add the data that passed while this profile ran.")
 @timeout_option
 def graph(
     file: str | None,
@@ -152,6 +154,7 @@ def graph(
     force: bool,
     by: By,
     job: str | None,
+    profile_file: str | None,
     timeout_s: float,
 ) -> None:
     """Show what calls what: of a running cluster, or in FILE, a saved snapshot.
@@ -160,12 +163,17 @@ def graph(
     """
     if file and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    if profile_file and by != "class":
+        raise UsageError("--profile cannot be combined with --by instance.", "Leave out one of them.")
     require_new(output, force=force)
     from dstack.collecting.collector import WHOLE_HISTORY, Terms
+    from dstack.files.sampled_file import PROFILES
+
+    profile = PROFILES.load(profile_file) if profile_file else None
 
     snapshot = load_snapshot(file) if file else take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
     form = wanted or FORMATS.get(Path(output).suffix, "text")
-    data = _document(snapshot, form, by, job, is_on_screen=output == STDOUT)
+    data = _document(snapshot, form, by, job, profile, is_on_screen=output == STDOUT)
     with CleanUp():
         write_file(output, data, force=force)
     if output != STDOUT and form == "dot":
@@ -175,7 +183,9 @@ def graph(
         click.echo(f"Saved. See it with: less {visible(output)}", err=True)
 
 
-def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_on_screen: bool) -> bytes:
+def _document(
+    snapshot: Snapshot, form: Format, by: By, job: str | None, profile: Profile | None, *, is_on_screen: bool
+) -> bytes:
     from dstack.analysis.naming.names import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
@@ -183,7 +193,10 @@ def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_o
     if snapshot.history is None and form != "text":  # the text says so itself
         click.echo("Note: the history of tasks is missing, so only unfinished calls are known.", err=True)
     job_id = find_job(snapshot, job) if job is not None else None
-    calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id)
+    if profile and profile.address != snapshot.address:
+        raise UsageError("The profile is of another cluster than the snapshot.", "Give two files of one cluster.")
+    traffic = profile.traffic if profile else ()
+    calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id, traffic=traffic)
     if form == "text":
         return _text(calls, is_on_screen=is_on_screen)
     from dstack.report.graph_files import dot, graph_json

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
+from dstack.report.profile_text import passed
 from dstack.report.rich_text import SafeText, plain_text
 from dstack.words import duration, listed, plural, short_duration, size, times, word
 
@@ -38,6 +39,7 @@ SHOWN_CALLERS = 30
 SHOWN_EDGES = 10
 SHOWN_METHODS = 4
 SHOWN_WAITS = 20
+SHOWN_TRAFFIC = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,15 @@ def wait_lines(wait: NodeWait) -> list[str]:
     return [line for line in (f"{waits}: {wait_kinds(wait)}", wait_outcome(wait)) if line]
 
 
+def _traffic_lines(graph: CallGraph) -> Iterator[str]:
+    """``Data: at least 1.2 GiB in 340 objects from Loader to Trainer``, the heaviest first."""
+    for one in graph.traffic[:SHOWN_TRAFFIC]:
+        ends = f"from {node_title(graph, one.source)} to {node_title(graph, one.target)}"
+        yield f"Data: {passed(one.objects, one.bytes)} {ends}"
+    if rest := graph.traffic[SHOWN_TRAFFIC:]:
+        yield f"and data between {plural(len(rest), 'more pair')}: --format json has all"
+
+
 def call_table(graph: CallGraph, width: int = WIDTH) -> str:
     """The graph as plain text, so many columns wide."""
     return plain_text(lambda console: print_call_table(console, graph), width)
@@ -258,6 +269,10 @@ def print_call_table(console: Console, graph: CallGraph) -> None:
         console.print(_table(graph, callers[:SHOWN_CALLERS], console.width))
     if rest := callers[SHOWN_CALLERS:]:
         console.print(SafeText(f"and {plural(len(rest), 'more caller')}: --format json has all", "dim"))
+    if graph.traffic:
+        console.print()
+    for sentence in _traffic_lines(graph):
+        console.print(SafeText(sentence), soft_wrap=True)
     notes = [*legend(graph), *remarks(graph)]
     if notes:
         console.print()

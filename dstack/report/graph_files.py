@@ -2,7 +2,7 @@
 
 The JSON is what ``dstack graph --format json`` prints, schema ``dstack.graph/1``. Fields are only ever added to it:
 readers must ignore fields that they do not know. In DOT, calls are solid edges and waits dashed red ones, bold in a
-deadlock, and dotted if they are only inferred.
+deadlock, and dotted if they are only inferred. Data that passed while a profile ran is blue.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from dstack.analysis.history.call_nodes import By, NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode, NodeTraffic
 from dstack.files.document_file import to_json
 from dstack.report.calls_text import edge_lines, node_title, remarks, summary, wait_lines
 from dstack.report.check_schema import Json
+from dstack.report.profile_text import passed
 from dstack.words import size, visible
 
 SHAPES: Mapping[NodeKind, Mapping[str, str]] = {
@@ -32,6 +33,7 @@ DOT_ID = re.compile(r"(?!(?:node|edge|graph|digraph|subgraph|strict)$)[a-z_]\w*|
 """What DOT reads without quotes."""
 LONGEST_LINE, LONGEST_TITLE = 60, 200
 WAIT_COLOUR, DEADLOCK_COLOUR, FAILED_COLOUR, FREQUENT_COLOUR = "#d9534f", "#c00000", "#b35900", "#7a4fb5"
+DATA_COLOUR = "#0b57b0"
 
 
 class DocumentFigures(TypedDict):
@@ -94,6 +96,15 @@ class DocumentNodeWait(TypedDict):
     inferred: Annotated[bool, Meta(description="The target is only one of several that they may wait for")]
 
 
+class DocumentTraffic(TypedDict):
+    """The objects that one node got from another one while a profile ran."""
+
+    source: Annotated[str, Meta(description="Id of the node that made them")]
+    target: Annotated[str, Meta(description="Id of the node that got them")]
+    objects: Annotated[int, Meta(description="Number of objects, a lower bound")]
+    bytes: Annotated[int, Meta(description="Their size together, a lower bound")]
+
+
 class DocumentHistory(TypedDict):
     """The extent of the history of tasks."""
 
@@ -114,6 +125,7 @@ class GraphDocument(TypedDict):
     nodes: Annotated[list[DocumentNode], Meta(description="Callers before what they call, as far as possible")]
     edges: list[DocumentEdge]
     waits: Annotated[list[DocumentNodeWait], Meta(description="Deadlocks first")]
+    traffic: Annotated[list[DocumentTraffic], Meta(description="Most bytes first; empty without --profile")]
     other_bytes: Annotated[int, Meta(description="Live objects of tasks that are not in the graph")]
 
 
@@ -133,6 +145,7 @@ def graph_json(graph: CallGraph, taken_at: float) -> bytes:
         "nodes": [_node(node) for node in graph.nodes],
         "edges": [_edge(edge) for edge in graph.edges],
         "waits": [_wait(wait) for wait in graph.waits],
+        "traffic": [_traffic(one) for one in graph.traffic],
         "other_bytes": graph.other_bytes,
     }
     return msgspec.json.format(to_json(document), indent=2) + b"\n"
@@ -203,6 +216,10 @@ def _wait(wait: NodeWait) -> DocumentNodeWait:
     }
 
 
+def _traffic(one: NodeTraffic) -> DocumentTraffic:
+    return {"source": str(one.source), "target": str(one.target), "objects": one.objects, "bytes": one.bytes}
+
+
 def dot(graph: CallGraph) -> bytes:
     """The graph in DOT, for ``dot -Tsvg``; edges are the wider, the more calls they have."""
     names = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
@@ -221,6 +238,8 @@ def dot(graph: CallGraph) -> bytes:
     for wait in graph.waits:
         is_call = (wait.source, wait.target) in called
         statements.append((f"{names[wait.source]} -> {names[wait.target]}", _dot_wait(wait, constrains=is_call)))
+    for one in graph.traffic:
+        statements.append((f"{names[one.source]} -> {names[one.target]}", _dot_traffic(one)))
     body = [f"{subject} [{_attributes(attributes)}]" for subject, attributes in statements]
     return "\n".join(["digraph calls {", *(f"\t{line}" for line in (*head, *body)), "}\n"]).encode()
 
@@ -251,6 +270,15 @@ def _dot_edge(edge: CallEdge) -> dict[str, str]:
     elif figures.is_frequent:
         attributes |= {"color": FREQUENT_COLOUR, "fontcolor": FREQUENT_COLOUR}
     return attributes
+
+
+def _dot_traffic(one: NodeTraffic) -> dict[str, str]:
+    return {
+        "label": _label([passed(one.objects, one.bytes)]),
+        "color": DATA_COLOUR,
+        "fontcolor": DATA_COLOUR,
+        "constraint": "false",
+    }
 
 
 def _dot_wait(wait: NodeWait, *, constrains: bool) -> dict[str, str]:

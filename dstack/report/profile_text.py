@@ -123,8 +123,12 @@ def heaviest_traffic(profile: Profile, most: int) -> list[Traffic]:
 def traffic_in_words(profile: Profile) -> Iterator[str]:
     """``At least 1.2 GiB in 340 objects from Loader.load to Trainer.step``, the heaviest first."""
     for one in heaviest_traffic(profile, SHOWN_EDGES):
-        objects = f"at least {size(one.bytes)} in {plural(one.objects, 'object')}"
-        yield f"Data: {objects} from {endpoint_name(one.maker)} to {endpoint_name(one.asker)}"
+        yield f"Data: {passed(one.objects, one.bytes)} from {endpoint_name(one.maker)} to {endpoint_name(one.asker)}"
+
+
+def passed(objects: int, total_bytes: int) -> str:
+    """``at least 1.2 GiB in 340 objects``."""
+    return f"at least {size(total_bytes)} in {plural(objects, 'object')}"
 
 
 def executed_in_words(profile: Profile) -> Iterator[str]:

@@ -7,7 +7,7 @@ the snapshot. Without a history it has only tasks that have not ended.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -17,6 +17,7 @@ import networkx as nx
 from dstack.analysis.history.call_nodes import UNKNOWN, By, CallNodes, NodeKey, NodeWait, node_waits
 from dstack.analysis.history.task_index import Attempt, known_attempts
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.profile import Endpoint, Traffic
 from dstack.model.snapshot import actor_of_task
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.words import grouped
@@ -196,14 +197,25 @@ class CallEdge:
         return (*running, *(task for one in self.methods for task in one.open_tasks[one.figures.running :]))
 
 
+@dataclass(frozen=True, slots=True)
+class NodeTraffic:
+    """At least so many objects, with so many bytes, that ``source`` made and ``target`` got while a profile ran."""
+
+    source: NodeKey
+    target: NodeKey
+    objects: int
+    bytes: int
+
+
 @dataclass(frozen=True)
 class CallGraph:
     """The graph of one snapshot.
 
     ``nodes`` are in the order of their levels, and ``edges`` in that of their sources, most calls first. ``waits`` also
-    connect nodes without calls. ``figures`` are those of all calls. The history began at ``began_at`` and was requested
-    at ``ended_at``; both are None without one. ``left_out`` and ``dropped`` count attempts that it does not have.
-    ``other_bytes`` are the live objects of tasks that the graph does not have.
+    connect nodes without calls, and so does ``traffic``, most bytes first. ``figures`` are those of all calls. The
+    history began at ``began_at`` and was requested at ``ended_at``; both are None without one. ``left_out`` and
+    ``dropped`` count attempts that it does not have. ``other_bytes`` are the live
+    objects of tasks that the graph does not have.
     """
 
     by: By
@@ -212,6 +224,7 @@ class CallGraph:
     edges: tuple[CallEdge, ...]
     waits: tuple[NodeWait, ...]
     figures: CallFigures
+    traffic: tuple[NodeTraffic, ...] = ()
     began_at: float | None = None
     ended_at: float | None = None
     left_out: int = 0
@@ -219,9 +232,14 @@ class CallGraph:
     other_bytes: int = 0
 
     @classmethod
-    def of(cls, analysed: AnalysedSnapshot, *, by: By = "class", job: str | None = None) -> CallGraph:
-        """Build the graph; with the id of a ``job``, of the calls that this job has made, and of its waits."""
-        return _Builder(analysed, by, job).graph()
+    def of(
+        cls, analysed: AnalysedSnapshot, *, by: By = "class", job: str | None = None, traffic: Iterable[Traffic] = ()
+    ) -> CallGraph:
+        """Build the graph; with the id of a ``job``, of the calls that this job has made, and of its waits.
+
+        The ``traffic`` of a profile of the same cluster is that between classes, so it needs nodes ``by`` class.
+        """
+        return _Builder(analysed, by, job).graph(traffic)
 
     @cached_property
     def node(self) -> Mapping[NodeKey, CallNode]:
@@ -277,7 +295,7 @@ class _Builder:
         self._job = job
         self._bytes = dict(analysed.snapshot.history.object_bytes) if analysed.snapshot.history else {}
 
-    def graph(self) -> CallGraph:
+    def graph(self, traffic: Iterable[Traffic]) -> CallGraph:
         tallies = self._tallies()
         edges = self._edges(tallies)
         waits = tuple(wait for wait in node_waits(self._diagnosis, self._nodes) if self._is_of_job(wait))
@@ -293,6 +311,7 @@ class _Builder:
             edges=tuple(edges),
             waits=waits,
             figures=total_calls([edge.figures for edge in edges]),
+            traffic=tuple(_between(traffic, order)),
             began_at=history.began_at if history else None,
             ended_at=history.asked_at if history else None,
             left_out=history.history.left_out if history else 0,
@@ -368,6 +387,21 @@ class _Builder:
         for actor_id in filter(None, actors):
             found[self._nodes.actor(actor_id)].add(actor_id)
         return found
+
+
+def _between(traffic: Iterable[Traffic], nodes: Collection[NodeKey]) -> list[NodeTraffic]:
+    """The objects that passed between these nodes."""
+    found = grouped(((_node_of(one.maker), _node_of(one.asker)), one) for one in traffic)
+    between = (
+        NodeTraffic(source, target, sum(one.objects for one in parts), sum(one.bytes for one in parts))
+        for (source, target), parts in found.items()
+        if source in nodes and target in nodes
+    )
+    return sorted(between, key=lambda one: -one.bytes)
+
+
+def _node_of(end: Endpoint) -> NodeKey:
+    return NodeKey(end.kind, end.job_id, "" if end.kind == "driver" else end.name)
 
 
 def _edge(source: NodeKey, target: NodeKey, methods: list[MethodCalls]) -> CallEdge:

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from dstack.cli import main
 from dstack.files.snapshot_file import load, save
+from dstack.model.profile import Endpoint, Traffic
 from tests.clusters.dstack_command import dstack
 from tests.paths import RECORDED_CALLS
+from tests.unit.analysis.stacks.made_profiles import profile_of
 
 FILE = str(RECORDED_CALLS)
 
@@ -104,3 +106,20 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "Rollout.pause" in done.stdout
+
+
+def test_the_data_of_a_profile_of_the_same_cluster_is_added(tmp_path: Path) -> None:
+    snapshot, file = load(RECORDED_CALLS), tmp_path / "profile.json"
+    job_id = snapshot.jobs[0].job_id
+    traffic = Traffic(Endpoint("driver", job_id=job_id), Endpoint("actor", "Store", "put", job_id), 3, 3 << 20)
+    profile = replace(profile_of([]), address=snapshot.address, traffic=(traffic,))
+    file.write_bytes(to_json(profile))
+    added, refused = graph(FILE, "--profile", str(file)), graph(FILE, "--profile", str(file), "--by", "instance")
+    file.write_bytes(to_json(replace(profile, address="10.9.9.9:6379")))
+    other = graph(FILE, "--profile", str(file))
+
+    assert added.exit_code == 0, added.output
+    assert "\nData: at least 3.0 MiB in 3 objects from driver pipeline.py to Store\n" in added.stdout
+    assert (refused.exit_code, other.exit_code) == (2, 2)
+    assert "--profile cannot be combined with --by instance." in refused.stderr
+    assert "The profile is of another cluster than the snapshot." in other.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from dstack.analysis.history.call_nodes import By
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
 from dstack.files.snapshot_file import load
+from dstack.model.profile import Endpoint, Traffic
 from dstack.model.snapshot import Snapshot
+from dstack.report.calls_text import call_table
 from dstack.report.graph_files import dot, graph_json, graph_schema
 from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE, hostile
@@ -28,8 +31,8 @@ FILES = [RECORDED_CALLS, *sorted(RECORDED_CLUSTERS.iterdir())]
 SCHEMA = jsonschema.Draft202012Validator(closed(graph_schema()))
 
 
-def document_of(snapshot: Snapshot, by: By = "class") -> dict[str, Any]:
-    graph = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by)
+def document_of(snapshot: Snapshot, by: By = "class", traffic: Iterable[Traffic] = ()) -> dict[str, Any]:
+    graph = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, traffic=traffic)
     document: dict[str, Any] = json.loads(graph_json(graph, snapshot.taken_at))
     return document
 
@@ -43,6 +46,25 @@ def test_graphs_of_recorded_snapshots_are_valid(file: Path, by: By) -> None:
     ids = {node["id"] for node in document["nodes"]}
     assert len(ids) == len(document["nodes"])
     assert all({edge["source"], edge["target"]} <= ids for edge in [*document["edges"], *document["waits"]])
+
+
+def test_data_of_a_profile_is_between_the_classes_of_the_graph() -> None:
+    snapshot = load(RECORDED_CALLS)
+    (job,) = {one.job_id for one in snapshot.jobs}
+    store, driver = (
+        (Endpoint("actor", "Store", method, job) for method in ("put", "size")),
+        Endpoint("driver", "a.py", job_id=job),
+    )
+    traffic = [*(Traffic(one, driver, 2, 1 << 20) for one in store), Traffic(driver, Endpoint("actor", "Other"), 1, 9)]
+    document = document_of(snapshot, traffic=traffic)
+    graph = CallGraph.of(AnalysedSnapshot.of(snapshot), traffic=traffic)
+
+    SCHEMA.validate(document)
+    assert document["traffic"] == [
+        {"source": f"actor:{job}:Store", "target": f"driver:{job}", "objects": 4, "bytes": 2 << 20}
+    ]
+    assert "Data: at least 2.0 MiB in 4 objects from Store to driver pipeline.py" in call_table(graph)
+    assert b'label="at least 2.0 MiB in 4 objects"' in dot(graph)
 
 
 def test_hostile_text_is_valid() -> None:

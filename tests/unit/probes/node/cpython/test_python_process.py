@@ -109,7 +109,7 @@ def test_a_large_dict_is_searched_once_or_never(module: types.ModuleType, way: s
                 assert process.modules.lookup(NAME, "wanted") == id(wanted)
 
     assert (reads[0] > 1_000_000) == (way == "by search")
-    assert reads[1] < 100_000
+    assert reads[1] < 500_000
 
 
 @pytest.mark.usefixtures("way")
