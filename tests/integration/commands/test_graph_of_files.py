@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dstack.cli import main
+from dstack.files.document_file import to_json
 from dstack.files.snapshot_file import load, save
 from dstack.model.profile import Endpoint, Traffic
 from tests.clusters.dstack_command import dstack
