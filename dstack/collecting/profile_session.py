@@ -30,6 +30,7 @@ from dstack.processes.child import Parent
 from dstack.processes.gc_pause import GcPause
 
 PART_S = 1.0
+COLLECTED_EVERY_S = 20
 LIMIT_S = 20.0
 """How long one round may take."""
 HINDSIGHT_S = 60.0
@@ -131,6 +132,7 @@ class ProfileSession:
             self._began = time.monotonic()
         part, sent_at, cpu_s = JoinedProfile(self.first), time.monotonic(), time.process_time()
         yield self._sent(part, cpu_s)  # it has begun
+        gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
         is_over = False
         while not is_over:
             with GcPause():
@@ -142,7 +144,9 @@ class ProfileSession:
             if time.monotonic() - sent_at > PART_S:
                 yield self._sent(part, cpu_s)
                 sent_at, part, cpu_s = time.monotonic(), JoinedProfile(self.first), time.process_time()
-                gc.collect(0)
+                gc.collect(
+                    1 if self._now_us() // 1e6 % COLLECTED_EVERY_S else 2
+                )  # parts of an index refer to each other
         self._end_round(self._now_us())
         self._finish(part, everything=True)
         yield self._sent(part, cpu_s)
