@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from dstack.analysis.index.shown_frames import MODULE
 from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
 from dstack.model.profile import Endpoint, PathStep, Profile, State, Traffic
@@ -86,7 +87,9 @@ def print_profile(console: Console, profile: Profile) -> None:
         _print_chain(console, profile, number, chain, total)
     if rest := sum(chain.weight_us for chain in chains[SHOWN_CHAINS:]):
         console.print()
-        console.print(SafeText(f"{rest / total:.1%} in {plural(len(chains) - SHOWN_CHAINS, 'more chain')}", "dim"))
+        console.print(
+            SafeText(f"{_percent(rest / total, 1)} in {plural(len(chains) - SHOWN_CHAINS, 'more chain')}", "dim")
+        )
     for found in iterations_of(profile):
         console.print()
         head, *others = steps_in_words(found)
@@ -171,15 +174,21 @@ def _remarks(chain: Chain, profile: Profile) -> Iterator[str]:
         if abs(points) >= NOTABLE_POINTS:
             yield f"{points:+.0f} points in the last half"
     if chain.queued_us >= NOTABLE_QUEUE * chain.weight_us:
-        yield f"{chain.queued_us / chain.weight_us:.0%} of it queued behind others"
+        yield f"{_percent(chain.queued_us / chain.weight_us)} of it queued behind others"
     if chain.heaviest_us < 0.9 * chain.weight_us:
-        yield f"{chain.heaviest_us / chain.weight_us:.0%} on this way"
+        yield f"{_percent(chain.heaviest_us / chain.weight_us)} on this way"
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def _in_words(steps: Sequence[PathStep]) -> Text:
-    """``Reward.score (slow.py:7) → Reward.model (slow.py:11) → time.sleep``."""
+    """``Reward.score (slow.py:7) → Reward.model (slow.py:11) → time.sleep``; without a module that calls a function."""
     parts = []
-    for step in steps:
+    for step, following in zip(steps, (*steps[1:], None), strict=True):
+        if step.function == MODULE and following and following.is_frame:
+            continue
         place = f" ({base_name(step.file)}:{step.line})" if step.file else ""
         parts.append(Text.assemble((SafeText(step.name).plain, STYLES[step.state]), (SafeText(place).plain, "dim")))
     return Text(ARROW).join(parts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.shown_frames import fold_imports, innermost_shown, own_frames
+from dstack.analysis.index.shown_frames import fold_imports, own_frames
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.ends import ends_in_words
@@ -52,7 +52,7 @@ STATES: Mapping[WaitKind, tuple[str, State]] = {
 }
 """What something that does not run waits for, in a word; a wait of another kind is called by its kind."""
 LEAVES: Mapping[Unknown, tuple[str, State]] = {
-    "actor": ("an actor in no list", "starts"),
+    "actor": ("actor creation", "starts"),
     "argument": ("an argument, which was not observed", "waits"),
     "argument memory": ("room for arguments", "resources"),
     "autoscaler": ("the autoscaler", "resources"),
@@ -127,6 +127,8 @@ class PathReader:
         if vertex is None:
             return PathNode((NO_NODE_YET,))
         targets = tuple(dict.fromkeys(target.vertex for target in vertex.wait.targets)) if vertex.wait else ()
+        if vertex.subject.what == "starting worker":
+            return PathNode((PathStep("worker starts", state="starts"),), targets)
         if vertex.kind == "execution":
             return PathNode((*self._own_steps(vertex), *self._state(vertex, targets)), targets)
         return PathNode(self._pending(vertex, targets), targets)
@@ -140,8 +142,6 @@ class PathReader:
         worker = self._index.worker_of(vertex)
         if worker and worker.is_driver and worker.pid == vertex.os_thread_id and vertex.child_pid is None:
             return frames
-        if vertex.subject.what == "starting worker":
-            return (PathStep("worker starts", state="starts"), *frames)
         name = describe(vertex)
         at = next((at for at, step in enumerate(frames) if not step.is_span), None)
         if at is not None and frames[at].name in (name, name.rpartition(".")[2]):  # without its class on Python 3.10
@@ -153,7 +153,7 @@ class PathReader:
         if shown := own_frames(list(fold_imports(frames))):
             steps = ((one.first, shown_step(one)) for one in reversed(shown))
             yield from with_spans(steps, execution.spans if execution else ())
-        elif vertex.wait is None and (innermost := innermost_shown(frames)):
+        elif vertex.wait is None and (innermost := next((one for one in frames if one.origin == "library"), None)):
             yield step_of(innermost)
 
     def _state(self, vertex: Vertex, targets: Sequence[Key]) -> tuple[PathStep, ...]:
