@@ -29,7 +29,7 @@ PERIOD_S = 600.0
 KEPT = 12
 """The number of files that are kept: two hours."""
 STEADY_S = 60.0
-"""A profile that has lasted so long keeps its file, and has recovered from failures."""
+"""A profile that has lasted so long has recovered from failures."""
 TURN_S = 0.5
 """How often a cluster that was lost is asked for."""
 LAST_ROUND_S, KILLED_S = 1.0, 0.5
@@ -45,8 +45,8 @@ class RollingProfile:
     """Profiles the cluster at ``address()`` in a thread, while there is one.
 
     The files are ``profile-YYYYmmdd-HHMMSS.json.gz``, named by their begin in UTC. One in which no driver ran is not
-    written, and one of less than a minute is replaced by the next one: many failures leave older files alone. No
-    failure ends it: the first one of several is an event, and so is their end. Raises
+    written. Of several in a row of less than a minute, only the first and the last one stay, so that many failures
+    leave older files alone. No failure ends it: the first one of several is an event, and so is their end. Raises
     :class:`dstack.SnapshotFileError` if the directory is not writable.
     """
 
@@ -62,6 +62,8 @@ class RollingProfile:
         self._lock = threading.Lock()
         self._recorder: Recorder[Profile] | None = None
         self._path: Path | None = None
+        self._replaced: Path | None = None
+        self._was_short = False
         self._is_interrupted = False
         self._is_wanted = False
         self._over = threading.Event()
@@ -110,9 +112,14 @@ class RollingProfile:
         finally:
             with self._lock:
                 self._recorder = None
-            if time.monotonic() - began >= STEADY_S:
-                self._path = None
+            self._end_file(is_short=time.monotonic() - began < STEADY_S)
         return 0.0
+
+    def _end_file(self, *, is_short: bool) -> None:
+        """The next profile has another file, which replaces a short one that followed a short one."""
+        if is_short and self._was_short:
+            self._replaced = self._path or self._replaced
+        self._path, self._was_short = None, is_short
 
     def _new_recorder(self, address: str) -> Recorder[Profile]:
         with self._lock:
@@ -148,5 +155,8 @@ class RollingProfile:
             self._path = self._path or self._files.new_file(profile.began_at)
             PROFILES.save(profile, self._path, force=True)
             self.has_saved = True
-        except SnapshotFileError as error:
-            self._events.emit("unsaved", f"{error.message} The profile is not saved.")
+            if self._replaced:
+                self._replaced.unlink(missing_ok=True)
+                self._replaced = None
+        except (SnapshotFileError, OSError) as error:
+            self._events.emit("unsaved", f"{as_dstack_error(error).message} The profile is not saved.")

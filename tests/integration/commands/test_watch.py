@@ -189,7 +189,7 @@ def test_a_profile_is_kept_beside_the_polls_and_survives_its_process(cluster: Ra
 @pytest.mark.exhaustive
 def test_a_watch_survives_a_lost_node_a_restarted_gcs_and_the_end_of_its_cluster(tmp_path: Path) -> None:
     with ray_cluster(2, num_cpus=1) as cluster:
-        with watching(cluster, tmp_path, "--metrics", "0") as watch:
+        with watching(cluster, tmp_path, "--metrics", "0", "--profile") as watch:
             _other_raylet(cluster).kill()
             polls = watch.metric("dstack_polls_total")
             wait_until(

@@ -159,15 +159,16 @@ def test_failures_are_said_once_and_tried_again_after_longer_pauses(
     ]
 
 
-def test_a_profile_that_ends_early_is_kept_until_the_next_one_and_said(made: Rolling) -> None:
-    first, again = made.run(FakeRecorder(profile()), FakeRecorder(profile(1)))
+def test_profiles_that_end_early_are_said_once_and_leave_older_files_alone(
+    made: Rolling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = made.run(*(FakeRecorder(profile(number)) for number in range(4)), FakeRecorder(profile_of(())))
+    monkeypatch.setattr(rolling_profile, "STEADY_S", 0.0)
+    made.run(FakeRecorder(profile(4)), FakeRecorder(profile(5)))
 
-    assert (first, again) == (1, 2)
-    assert made.texts("profile") == [
-        "interrupted: The profile ended after 0.0 s. Retrying, at least every 60 s",
-    ]
-    assert made.files == ["profile-20231114-221320.json.gz"]
-    assert PROFILES.load(made.directory / made.files[0]) == profile(1)
+    assert waits == [1, 2, 4, 8, 16]
+    assert made.texts("profile")[0] == "interrupted: The profile ended after 0.0 s. Retrying, at least every 60 s"
+    assert [PROFILES.load(path) for path in sorted(made.directory.iterdir())] == [profile(0), profile(4), profile(5)]
 
 
 @pytest.mark.usefixtures("whole")
