@@ -24,6 +24,7 @@ from dstack.collecting.recorder import serve
 from dstack.errors import ClusterError
 from dstack.model.profile import JoinedProfile, PathStep, Profile, ProfileCoverage, ProfileOptions, RootTime
 from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from dstack.probes.cluster_rounds import ClusterRounds, cluster_of_program, job_of_process
 from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.processes.child import Parent
@@ -138,7 +139,9 @@ class ProfileSession:
             with GcPause():
                 try:
                     self._add_round(part)
-                except ClusterError:  # it has ended
+                except ClusterError as error:  # it has ended
+                    ended = Failure(stage="control plane", reason=error.message.rstrip("."), remedy=error.remedy)
+                    part.note(ProfileCoverage(), [ended])
                     break
             is_over = self._is_stopped or time.monotonic() - self._began >= self._duration_s
             if time.monotonic() - sent_at > PART_S:

@@ -87,6 +87,7 @@ class ClusterRounds(ClusterProbe):
         self._progress = lambda _: None
         self._listed_at = 0.0
         self._listing: Future[Inventory] | None = None
+        self._nodes: set[str] = set()
         self._forgotten_at = 0.0
         self._arrived: dict[str, int] = {}
         self._arrived_at = 0.0
@@ -106,7 +107,7 @@ class ClusterRounds(ClusterProbe):
     def take(self, deadline_s: float) -> Snapshot:
         """A snapshot with one sample, the same object as the last one if nothing has changed.
 
-        Raises :class:`ClusterError` if the control plane cannot be read at first.
+        Raises :class:`ClusterError` if the control plane cannot be read at first, or is that of another cluster.
         """
         budget = self._budget(deadline_s)
         if len(self._assembly.stacks) > MAX_STACKS:
@@ -138,7 +139,10 @@ class ClusterRounds(ClusterProbe):
         return Budget.of(1 if is_first else 2, deadline_s)
 
     def _list(self, budget: Budget) -> bool:
-        """Note the current inventory, or keep the last one if there is no newer one yet; whether it is another."""
+        """Note the current inventory, or keep the last one if there is no newer one yet; whether it is another.
+
+        Raises :class:`ClusterError` if it is that of another cluster.
+        """
         before = self._inventory
         if not self._listed_at:
             self._inventory, self._listed_at = take_inventory(self.cluster, budget.rpc_timeout_s()), time.monotonic()
@@ -150,6 +154,10 @@ class ClusterRounds(ClusterProbe):
                 self._inventory = listing.result()
             except ClusterError as error:
                 self._observed.notes[f"The control plane could not be read for a time: {error.message}"] = None
+        if nodes := {node.node_id for node in self._inventory.nodes}:  # a GCS that has just begun has none yet
+            if self._nodes and not nodes & self._nodes:
+                raise ClusterError("Another cluster has begun at the address of this one.", "Profile it again.")
+            self._nodes = nodes
         return self._inventory != before
 
     def _take_over(self, found: MergedAnswers) -> None:
