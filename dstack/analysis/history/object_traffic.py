@@ -53,13 +53,13 @@ class ObjectTraffic:
         workers = {one.worker_id: one for one in snapshot.workers if self._job_id in (None, one.job_id)}
         replies = [reply for reply in changed if reply.worker_id in workers]
         for reply in replies:
-            self._replies[reply.worker_id] = reply
             self._names.update((task.task_id[2:], task.name) for task in reply.tasks)
         for sample in snapshot.samples[0].workers:
             if worker := workers.get(sample.worker_id):
                 self._note_worker(worker, sample)
         for reply in replies:
             self._note_values(workers[reply.worker_id], reply)
+            self._replies[reply.worker_id] = reply
         self._forget(workers)
         self._has_begun = True
 
@@ -91,7 +91,7 @@ class ObjectTraffic:
         """Count the objects whose values have come to a worker."""
         counted = self._counted.setdefault(worker.worker_id, set())
         awaited = self._awaited.get(worker.worker_id, {})
-        asker = self._asker(worker, reply.running_task_ids)
+        asker = self._asker(worker, reply.running_task_ids if self._is_only_call(worker, reply) else ())
         own = {task_id[2:] for task_id in reply.running_task_ids}
         room = max(0, MAX_KNOWN - self._known)
         for ref_id, size in islice(_values(reply, counted, awaited), room):
@@ -101,6 +101,14 @@ class ObjectTraffic:
             counted.add(ref_id)
             if self._has_begun and not _is_own(ref_id, worker, own) and (maker := self._maker(ref_id)):
                 self._add((maker, by), size)
+
+    def _is_only_call(self, worker: Worker, reply: CoreWorkerReply) -> bool:
+        """Whether what a worker has got since its last reply is of the call that it runs.
+
+        An actor may keep values, also those of other calls. Ray counts a call when it begins (seen on Ray 2.60).
+        """
+        last = self._replies.get(reply.worker_id)
+        return not worker.actor_id or reply.executed_tasks - (last.executed_tasks if last else 0) <= 1
 
     def _add(self, edge: tuple[Endpoint, Endpoint], size: int) -> None:
         if edge in self._objects or len(self._objects) < MAX_EDGES:

@@ -51,6 +51,7 @@ class Job:
         mapped: Iterable[str] = (),
         running: Iterable[Call] = (),
         tasks: Iterable[Call] = (),
+        executed: int = 0,
     ) -> CoreWorkerReply:
         return CoreWorkerReply(
             worker_id=proc.worker_id,
@@ -58,6 +59,7 @@ class Job:
             tasks=tuple(one.task for one in tasks),
             refs=tuple(replace(ref, holder_id=proc.worker_id) for ref in refs),
             mapped=dict.fromkeys(mapped, MIB),
+            executed_tasks=executed,
         )
 
     def counted(self) -> list[Traffic]:
@@ -136,6 +138,18 @@ def test_methods_are_left_out_where_several_calls_run_or_a_call_was_not_seen() -
 
     assert job.counted() == [
         Traffic(Endpoint("actor", "Loader", job_id=JOB), Endpoint("actor", "Trainer", job_id=JOB), 1, MIB)
+    ]
+
+
+def test_an_actor_that_began_several_calls_may_keep_the_value_of_any() -> None:
+    job = Job()
+    for number, executed in ((1, 1), (2, 3)):
+        mapped = [result_of(job.load, number)]
+        job.note(job.reply(job.trainer, mapped=mapped, running=[job.step], executed=executed))
+
+    assert job.counted() == [
+        Traffic(LOAD, STEP, 1, MIB),
+        Traffic(LOAD, Endpoint("actor", "Trainer", job_id=JOB), 1, MIB),
     ]
 
 
