@@ -20,6 +20,8 @@ from dstack.observed.processes import Process
 
 FORGOTTEN_FROM = 100_000
 """With more known ids, those of objects that no process knows any more are forgotten."""
+MAX_REFS = 2_000
+"""Of a process with more refs, only the values are counted that it uses in shared memory: to look at all takes long."""
 MAX_KNOWN = 1_000_000
 """With more ids, no further objects are counted."""
 
@@ -182,7 +184,7 @@ def _values(reply: CoreWorkerReply, counted: Collection[str], awaited: Collectio
     for ref_id, size in reply.mapped.items():
         if ref_id not in counted:
             yield ref_id, size
-    for ref in reply.refs:
+    for ref in reply.refs if len(reply.refs) <= MAX_REFS else ():
         size = ref.size_bytes
         if size > 0 and ref.ref not in counted and ref.ref not in reply.mapped:
             is_small = size < IN_STORE and _is_result(ref.ref) and not ref.ref.startswith(ACTOR_HANDLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -75,7 +75,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         executed_tasks=stats.num_executed_tasks,
         is_cut=len(reply.owned_task_info_entries) < reply.tasks_total,
         argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
-        mapped=_mapped(stats.object_refs),
+        mapped=_mapped(refs, stats.object_refs),
         counters=_counters(reply),
         tasks=tasks,
         task_states=task_states,
@@ -117,9 +117,10 @@ def _ref(row: Any, holder_id: str, state: str) -> Ref:
     )
 
 
-def _mapped(rows: Iterable[Any]) -> dict[str, int]:
+def _mapped(refs: Sequence[Ref], rows: Sequence[Any]) -> dict[str, int]:
     """The objects that the process uses in shared memory: Ray pins them as long."""
-    return {row.object_id.hex(): row.object_size for row in rows if row.pinned_in_memory and row.object_size > 0}
+    contained = (number for number, ref in enumerate(refs) if ref.is_contained and ref.size_bytes > 0)
+    return {refs[number].ref: refs[number].size_bytes for number in contained if rows[number].pinned_in_memory}
 
 
 def _attempts(refs: Iterable[Ref]) -> dict[str, int]:

@@ -113,6 +113,15 @@ def test_an_owner_gets_small_results_and_those_that_it_has_waited_for() -> None:
     assert set(job.counted()) == {Traffic(LOAD, DRIVER, 1, MIB), Traffic(STEP, DRIVER, 1, 40)}
 
 
+def test_of_a_process_with_many_refs_only_the_values_in_shared_memory_count() -> None:
+    job = Job()
+    refs = [ref(result_of(job.load, number), 40) for number in (1, 2, 3)]
+    with patch.object(object_traffic, "MAX_REFS", 2):
+        job.note(job.reply(job.driver, *refs, mapped=[result_of(job.step)]))
+
+    assert job.counted() == [Traffic(STEP, DRIVER, 1, MIB)]
+
+
 def test_what_a_driver_puts_is_its_own_and_may_come_to_others() -> None:
     job = Job()
     put = put_by("f" * 40 + JOB)
