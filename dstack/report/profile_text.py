@@ -77,8 +77,8 @@ def profile_shortfalls(profile: Profile) -> Iterator[str]:
 
 def print_profile(console: Console, profile: Profile) -> None:
     """Print the heaviest chains."""
-    head = SafeText(f"{profile_summary(profile)}, {profile.address}, Ray {profile.ray_version}", "bold")
-    console.print(head, soft_wrap=True)
+    title = SafeText(f"{profile_summary(profile)}, {profile.address}, Ray {profile.ray_version}", "bold")
+    console.print(title, soft_wrap=True)
     total = total_us(profile)
     chains = [chain for chain in chains_of(profile) if total and chain.weight_us >= LEAST_SHARE * total]
     if not chains:

@@ -30,9 +30,8 @@ from dstack.report.page import (
     waits_section,
 )
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
-from dstack.report.page.profile_section import lines_section, steps_section
+from dstack.report.page.profile_section import lines_section, steps_section, traffic_section
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
-from dstack.report.page.traffic_section import traffic_section
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
 

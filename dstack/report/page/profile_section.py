@@ -1,4 +1,4 @@
-"""The parts of a profile beside its flame graph: the steps of its loops, and the source with the time of each line."""
+"""The parts of a profile beside its flame graph: the steps of its loops, the time of each line, what objects passed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dstack.analysis.stacks.hot_lines import HotFile, hot_files
 from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.model.profile import Profile
 from dstack.report.page.section import ReportData, Section, render
-from dstack.report.profile_text import steps_in_words
-from dstack.words import duration
+from dstack.report.profile_text import endpoint_name, executed_in_words, heaviest_traffic, steps_in_words
+from dstack.words import duration, size
 
 MOST_LOOPS = 10
 MOST_BARS = 200
+MOST_ROWS = 20
 
 
 def newest_steps(data: ReportData) -> Section | None:
@@ -79,3 +80,11 @@ def lines_section(profile: Profile) -> Section | None:
 def _percent(file: HotFile, weight_us: int) -> str:
     """``12 %`` of all time; empty for none."""
     return f"{file.share(weight_us):.1f} %" if weight_us else ""
+
+
+def traffic_section(profile: Profile) -> Section | None:
+    """The pairs of functions with most bytes; None if there was little."""
+    traffic = heaviest_traffic(profile, MOST_ROWS)
+    executed = executed_in_words(profile)
+    body = render("traffic.html", traffic=traffic, executed=executed, size=size, name=endpoint_name)
+    return Section("traffic", "Objects", body) if traffic else None
