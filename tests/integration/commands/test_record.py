@@ -126,27 +126,6 @@ def test_a_signal_ends_the_recording_and_keeps_it(busy: Example, tmp_path: Path,
     assert recording.duration_s < 60
 
 
-def test_what_waits_is_named_where_nothing_runs(shared: SharedCluster, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    with shared.running("hangs/mutual_get") as program:
-        last: list[Result] = []
-
-        def is_quiet() -> bool:
-            path.unlink(missing_ok=True)
-            last[:] = [record(program, path)]
-            return not path.exists()
-
-        wait_until(is_quiet, deadline_s=120, what=lambda: f"a recording without samples: {last[0].stderr}")
-
-    (done,) = last
-    assert (done.returncode, done.stdout) == (0, "")
-    lines = done.stderr.splitlines()
-    begin = lines.index("Its threads and coroutines are now:")
-    assert "so nothing was saved." in lines[begin - 1]
-    assert any("ray.get" in line for line in lines[begin:])
-    assert lines[-1] == f"See where its time goes with: dstack profile --address {program.address} -o profile.html"
-
-
 def test_existing_files_are_kept(busy: Example, tmp_path: Path) -> None:
     path = tmp_path / "r.folded"
     path.write_text("mine")
