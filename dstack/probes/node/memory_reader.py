@@ -36,8 +36,8 @@ from dstack.probes.node.thread_stacks import ASYNCIO, AnyThread, PythonThread, i
 from dstack.probes.node.waits.executors import ended_processes
 from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREAD, Reached, Root, WaitsOn, what_reaches
 
-ATTEMPTS = 5
-"""The most further readings of a thread that ran."""
+ATTEMPTS, FEW_ATTEMPTS = 5, 2
+"""The most further readings of a thread that ran, and in a round of a profile, which proves nothing."""
 PAUSE_S = 0.001
 """The pause before the third further reading of a thread; before later ones a multiple."""
 ALL_ATTEMPTS_S = 0.5
@@ -391,7 +391,8 @@ class MemoryReader:
     ) -> ThreadReading | None:
         """A stable reading, else one that two readings agree on, else a torn one; None if the thread has ended."""
         found, agrees = [state], False
-        for attempt in range(ATTEMPTS):
+        attempts = FEW_ATTEMPTS if can_reuse(self._request.options) else ATTEMPTS
+        for attempt in range(attempts):
             if time.monotonic() > deadline or (agrees and not self._may_wait(found)):
                 break
             time.sleep(PAUSE_S * max(0, attempt - 1))
