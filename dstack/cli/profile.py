@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dstack.cli.inputs import address_option
-from dstack.cli.output import console_text, print_text, show_progress
-from dstack.cli.record import note_saved, stopped_by_signals
-from dstack.errors import ClusterError, UsageError
-from dstack.files.file_output import require_new, write_file
-from dstack.processes.signals import CleanUp, Ended
+from dstack.cli.output import console_text, print_text
+from dstack.cli.record import note_saved, output_format, recorded, save
+from dstack.errors import UsageError
 from dstack.words import visible
 
 if TYPE_CHECKING:
@@ -74,23 +72,12 @@ def profile(
 
     if of and everything:
         raise UsageError("--of and --all exclude each other.", "Give one of them.")
-    from dstack.report.sampled_files import format_of, sampled_file
-
-    suffix = format_of(output) if output else ""
-    if output:
-        require_new(output, force=force)
-    if suffix == ".html":
-        from dstack.report.page import require_bokeh
-
-        require_bokeh()
-
+    suffix = output_format(output, force=force) if output else ""
     options = ProfileOptions(of=of, everything=everything, last=last)
     record = partial(new_profile, address, duration_s or FOR_EVER_S, rate_hz, options, job)
     found, code = _profile_of(program, record) if program else _profile(record())
     if output:
-        data = sampled_file(found, suffix)
-        with CleanUp():
-            write_file(output, data, force=force)
+        save(found, output, suffix, force=force)
         _note(found, output, suffix)
     else:
         from dstack.report.profile_text import print_profile
@@ -102,13 +89,7 @@ def profile(
 
 def _profile(recorder: Recorder[Profile], ends: Callable[[], int] = lambda: 0) -> tuple[Profile, int]:
     """The profile, and the exit code: that of the program that ``ends``, or of a signal other than Ctrl-C."""
-    with show_progress() as progress, stopped_by_signals(recorder) as received:
-        try:
-            found = recorder.record(progress)
-        except ClusterError:
-            if received:
-                raise Ended(received[0]) from None
-            raise
+    with recorded(recorder) as (found, received):
         code = ends()
     return found, code or (128 + received[0] if received and received[0] != signal.SIGINT else 0)
 

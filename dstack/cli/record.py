@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,7 +20,10 @@ from dstack.words import visible
 
 if TYPE_CHECKING:
     from dstack.collecting.recorder import Recorder
+    from dstack.model.profile import Sampled
     from dstack.model.recording import Recording
+
+Result = TypeVar("Result")
 
 DEFAULT_S = 10.0
 DEFAULT_HZ = 20.0
@@ -77,26 +80,13 @@ def record(
     Samples the stacks of all workers, merged by node, class and rank. Ctrl-C ends it, and keeps what was recorded.
     If nothing runs, it saves nothing, and says what waits.
     """
-    from dstack.report.sampled_files import format_of, sampled_file
-
-    suffix = format_of(output)
-    require_new(output, force=force)
-    if suffix == ".html":
-        from dstack.report.page import require_bokeh
-
-        require_bokeh()
+    suffix = output_format(output, force=force)
     from dstack.collecting.recorder import new_recording
     from dstack.model.recording import RecordingOptions
 
     options = RecordingOptions(idle=idle, gil=gil, native=native)
-    recorder = new_recording(address, duration_s, rate_hz, options, job)
-    with show_progress() as progress, stopped_by_signals(recorder) as received:
-        try:
-            recording = recorder.record(progress)
-        except ClusterError:
-            if received:
-                raise Ended(received[0]) from None
-            raise
+    with recorded(new_recording(address, duration_s, rate_hz, options, job)) as (recording, received):
+        pass  # signals do what they did again
     if received and not recording.coverage.processes:
         raise Ended(received[0])
     if not recording.coverage.processes:
@@ -105,9 +95,7 @@ def record(
 
     samples = app_samples(recording)
     if samples:
-        data = sampled_file(recording, suffix)
-        with CleanUp():
-            write_file(output, data, force=force)
+        save(recording, output, suffix, force=force)
     _note(recording, output, suffix, is_saved=samples > 0)
     if samples < FEW * recording.coverage.taken and not received:
         _say_what_waits(address, recording.options.job_id)
@@ -115,8 +103,43 @@ def record(
         sys.exit(128 + received[0])
 
 
+def output_format(output: str, *, force: bool) -> str:
+    """The format of a file that can be written, before anything is sampled. Raises :class:`UsageError`."""
+    from dstack.report.sampled_files import format_of
+
+    suffix = format_of(output)
+    require_new(output, force=force)
+    if suffix == ".html":
+        from dstack.report.page import require_bokeh
+
+        require_bokeh()
+    return suffix
+
+
+def save(sampled: Sampled, output: str, suffix: str, *, force: bool) -> None:
+    """Write a recording or a profile, whole even if a signal arrives."""
+    from dstack.report.sampled_files import sampled_file
+
+    data = sampled_file(sampled, suffix)
+    with CleanUp():
+        write_file(output, data, force=force)
+
+
 @contextmanager
-def stopped_by_signals(recorder: Recorder[Any]) -> Iterator[list[int]]:
+def recorded(recorder: Recorder[Result]) -> Iterator[tuple[Result, list[int]]]:
+    """What was recorded, and the signals that ended it; until the context ends, signals do nothing else."""
+    with show_progress() as progress, _stopped_by_signals(recorder) as received:
+        try:
+            result = recorder.record(progress)
+        except ClusterError:
+            if received:
+                raise Ended(received[0]) from None
+            raise
+        yield result, received
+
+
+@contextmanager
+def _stopped_by_signals(recorder: Recorder[Any]) -> Iterator[list[int]]:
     """Signals end the recording, and nothing else; yields their numbers."""
     received: list[int] = []
 
