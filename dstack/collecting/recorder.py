@@ -180,7 +180,7 @@ def new_profile(
     return Recorder("dstack.collecting.profile_session", arguments, duration_s, JoinedProfile, start_s)
 
 
-class RecordingSession(Protocol):
+class ServedRecording(Protocol):
     """What a child does: an empty result, then its parts until it is stopped by another thread."""
 
     @property
@@ -194,9 +194,9 @@ class RecordingSession(Protocol):
         """End it soon; another thread calls this."""
 
 
-def serve(parent: Parent, opened: Callable[[Callable[[str], None]], AbstractContextManager[RecordingSession]]) -> None:
+def serve(parent: Parent, opened: Callable[[Callable[[str], None]], AbstractContextManager[ServedRecording]]) -> None:
     """Make one recording, and send its parts; ``opened`` gets a function for progress."""
-    begun: list[RecordingSession] = []
+    begun: list[ServedRecording] = []
     threading.Thread(target=_stop_with_requests, args=(parent, begun), name="dstack", daemon=True).start()
     with opened(lambda step: parent.send("progress", step)) as session:
         begun.append(session)
@@ -206,7 +206,7 @@ def serve(parent: Parent, opened: Callable[[Callable[[str], None]], AbstractCont
     parent.send("end")
 
 
-def _stop_with_requests(parent: Parent, begun: list[RecordingSession]) -> None:
+def _stop_with_requests(parent: Parent, begun: list[ServedRecording]) -> None:
     """End the recording when the parent sends no more requests; end the process if there is none yet."""
     for _ in parent:
         pass

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Literal
 
 from dstack.analysis.history.calls import Call, Caller
-from dstack.analysis.history.run_model import Iterations, RunModel
+from dstack.analysis.history.run_model import RunIterations, RunModel
 from dstack.analysis.history.slices import NOTICED_LATE_S
 from dstack.analysis.history.task_index import Attempt
 
@@ -59,7 +59,7 @@ class CriticalPath:
 
     whose: str
     segments: Sequence[Segment]
-    iterations: Iterations | None
+    iterations: RunIterations | None
 
     @property
     def began_at(self) -> float:

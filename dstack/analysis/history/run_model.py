@@ -32,7 +32,7 @@ REPEATED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
+class RunIterations:
     """Equal iterations of a caller: the steps with which each begins, and at the end the one after the last."""
 
     caller: Caller
@@ -178,12 +178,12 @@ class RunModel:
         return any(call.attempt.task.job_id == self.job for call in caller.calls[:1])
 
     @cached_property
-    def iterations(self) -> Iterations | None:
+    def iterations(self) -> RunIterations | None:
         """Those of a driver, else of what a driver has called last, else of what has most; None without any."""
         found = [one for caller in self.callers.values() if self._is_of_job(caller) and (one := iterations_of(caller))]
         last = {known.task.name for known in map(self._last_submitted, self.drivers) if known}
 
-        def rank(one: Iterations) -> tuple[bool, bool, float]:
+        def rank(one: RunIterations) -> tuple[bool, bool, float]:
             attempt = one.caller.attempt
             return one.caller.is_driver, attempt is not None and attempt.task.name in last, one.times[-1] - one.times[0]
 
@@ -299,7 +299,7 @@ def _surely_running(call: Call) -> Slice:
     return Slice(call.attempt, "running", call.started_at, call.ended_at - noticed_late_s)
 
 
-def iterations_of(caller: Caller) -> Iterations | None:
+def iterations_of(caller: Caller) -> RunIterations | None:
     """Iterations are bursts of submissions that repeat; None unless most of its bursts are parts of at least three."""
     steps = caller.steps
     for begins in (_barriers(steps), _gates(steps)):
@@ -310,7 +310,7 @@ def iterations_of(caller: Caller) -> Iterations | None:
                 first -= 1
             first -= period
             if len(marks) - first >= max(REPEATED * period, len(marks) / 2):
-                return Iterations(caller, tuple(begins[first::period]))
+                return RunIterations(caller, tuple(begins[first::period]))
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.index import ray_libraries
@@ -148,7 +149,7 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         source=index.snapshot.source_line(own.file, own.line) if own else None,
         access=index.access(host.worker_id) if host else None,
         on_cpu=thread is not None and not is_coroutine and index.is_on_cpu(worker_id, thread),
-        sleeps=_sleeps(execution, frames),
+        sleeps=is_sleeping(execution, frames),
         imports=import_of(frames),
         torn=execution is not None and index.is_torn(worker_id, execution),
         frames=frames,
@@ -163,7 +164,8 @@ def _ids(vertex: Vertex) -> tuple[str, ...]:
     return (*filter(None, (task, coroutine, thread)), str(vertex.key))
 
 
-def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:
+def is_sleeping(execution: Thread | Coroutine | None, frames: Sequence[Frame]) -> bool:
+    """Whether a thread sleeps, or a coroutine waits in ``asyncio.sleep``, as CPython 3.10 to 3.14 name it."""
     if isinstance(execution, Thread):
         return execution.sleeps
     return bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")

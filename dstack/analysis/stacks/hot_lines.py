@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.profiles import Interval, profile_stacks
+from dstack.analysis.stacks.profiles import ProfileInterval, profile_stacks
 from dstack.model.profile import PathStep, Profile
 
 MOST_FILES = 3
@@ -44,7 +44,7 @@ class HotFile:
         return 100 * weight_us / self.total_us if self.total_us else 0.0
 
 
-def hot_files(profile: Profile, most: int = MOST_FILES, within: Interval | None = None) -> list[HotFile]:
+def hot_files(profile: Profile, most: int = MOST_FILES, within: ProfileInterval | None = None) -> list[HotFile]:
     """The files with the most time, each with its lines; a path counts once for each file and line it goes through."""
     total_us, files = 0, Counter[str]()
     own: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -56,7 +56,7 @@ def hot_files(profile: Profile, most: int = MOST_FILES, within: Interval | None 
             files[file] += weight_us
         for file, line in {(frame.file, frame.line) for frame in frames}:
             lines[file][line] += weight_us
-        if (last := innermost_frame(one.frames)) and last in frames:
+        if (last := _last_frame(one.frames)) and last in frames:
             own[last.file][last.line] += weight_us
     hottest = sorted(files, key=lambda file: (-files[file], -own[file].total(), file))
     return [
@@ -72,7 +72,7 @@ def hot_files(profile: Profile, most: int = MOST_FILES, within: Interval | None 
     ]
 
 
-def innermost_frame(path: Iterable[PathStep]) -> PathStep | None:
+def _last_frame(path: Iterable[PathStep]) -> PathStep | None:
     """The last frame of a path."""
     return next((step for step in reversed(tuple(path)) if step.is_frame), None)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from dstack.analysis.stacks.profiles import Interval, chain_key, end_of, times_of
+from dstack.analysis.stacks.profiles import ProfileInterval, chain_key, end_of, times_of
 from dstack.model.profile import PathStep, Profile, RootTime
 from dstack.words import grouped
 
@@ -49,7 +49,7 @@ class Iterations:
     root: str
     place: PathStep
     last_line: int
-    each: tuple[Interval, ...]
+    each: tuple[ProfileInterval, ...]
     long: tuple[int, ...]
     extra: tuple[ExtraTime, ...]
 
@@ -59,7 +59,7 @@ class Iterations:
         return median(one.length_us for one in self.each)
 
     @property
-    def longest(self) -> Interval:
+    def longest(self) -> ProfileInterval:
         """The longest one."""
         return self.each[self.long[0]]
 
@@ -89,7 +89,7 @@ def _iterations(root: str, times: Sequence[RootTime]) -> Iterations | None:
                 frames = [one.frames[depth] for one in inside if begins[0] <= one.from_us < begins[-1]]
                 place = min(frames, key=lambda frame: frame.line)
                 last_line = max(frame.line for frame in frames)
-                return _described(root, place, last_line, [Interval(*edge) for edge in pairwise(begins)], times)
+                return _described(root, place, last_line, [ProfileInterval(*edge) for edge in pairwise(begins)], times)
     return None
 
 
@@ -136,7 +136,7 @@ def _begins(lines: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _described(
-    root: str, place: PathStep, last_line: int, each: Sequence[Interval], times: Sequence[RootTime]
+    root: str, place: PathStep, last_line: int, each: Sequence[ProfileInterval], times: Sequence[RootTime]
 ) -> Iterations:
     usual_us = median(one.length_us for one in each)
     order = sorted(range(len(each)), key=lambda at: -each[at].length_us)
@@ -145,7 +145,7 @@ def _described(
     return Iterations(root, place, last_line, tuple(each), long or (order[0],), extra)
 
 
-def _extra(each: Sequence[Interval], long: Sequence[int], times: Sequence[RootTime]) -> Iterator[ExtraTime]:
+def _extra(each: Sequence[ProfileInterval], long: Sequence[int], times: Sequence[RootTime]) -> Iterator[ExtraTime]:
     """The ends of chains that the long iterations have more of, the largest difference first."""
     spent = [Counter[object]() for _ in each]
     ends: dict[object, tuple[PathStep, ...]] = {}

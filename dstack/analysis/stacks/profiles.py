@@ -19,7 +19,7 @@ MAX_PARTS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ProfileInterval:
     """A part of a profile, in microseconds since its begin."""
 
     from_us: int
@@ -36,15 +36,15 @@ class Interval:
         return round(time.weight_us * inside / time.lasted_us) if inside > 0 else 0
 
 
-def whole(profile: Profile) -> Interval:
+def whole(profile: Profile) -> ProfileInterval:
     """All of a profile."""
-    return Interval(0, round(profile.duration_s * 1e6))
+    return ProfileInterval(0, round(profile.duration_s * 1e6))
 
 
-def halves(profile: Profile) -> tuple[Interval, Interval]:
+def halves(profile: Profile) -> tuple[ProfileInterval, ProfileInterval]:
     """The first and the last half of a profile."""
     end = round(profile.duration_s * 1e6)
-    return Interval(0, end // 2), Interval(end // 2, end)
+    return ProfileInterval(0, end // 2), ProfileInterval(end // 2, end)
 
 
 def times_of(profile: Profile) -> list[RootTime]:
@@ -56,14 +56,14 @@ def times_of(profile: Profile) -> list[RootTime]:
     ]
 
 
-def profile_stacks(profile: Profile, within: Interval | None = None) -> WeightedStacks:
+def profile_stacks(profile: Profile, within: ProfileInterval | None = None) -> WeightedStacks:
     """A profile as stacks below their roots; only what is ``within`` an interval."""
     interval = within or whole(profile)
     stacks = (((one.root,), one.path, interval.of(one)) for one in times_of(profile))
     return WeightedStacks.summed("profile", "microseconds", stacks)
 
 
-def stacks_in_time(profile: Profile, within: Interval | None = None) -> WeightedStacks:
+def stacks_in_time(profile: Profile, within: ProfileInterval | None = None) -> WeightedStacks:
     """As :func:`profile_stacks`, but in the order of time, one root after the other; a stack may come back later.
 
     The paths that share a time are side by side in it.
@@ -78,11 +78,11 @@ def stacks_in_time(profile: Profile, within: Interval | None = None) -> Weighted
     return WeightedStacks("profile", "microseconds", tuple(found))
 
 
-def _in_time(times: Sequence[RootTime], within: Interval) -> Iterator[tuple[tuple[PathStep, ...], int]]:
+def _in_time(times: Sequence[RootTime], within: ProfileInterval) -> Iterator[tuple[tuple[PathStep, ...], int]]:
     """The paths of one root with their times; the last path before continues first."""
     cuts = _cuts(times, within)
     ahead, now, last = deque(times), list[RootTime](), tuple[PathStep, ...]()
-    for one in (Interval(*edge) for edge in pairwise(cuts)):
+    for one in (ProfileInterval(*edge) for edge in pairwise(cuts)):
         while ahead and ahead[0].began_us < one.to_us:
             now.append(ahead.popleft())
         now = [time for time in now if time.began_us + time.lasted_us > one.from_us]
@@ -94,7 +94,7 @@ def _in_time(times: Sequence[RootTime], within: Interval) -> Iterator[tuple[tupl
             last = path
 
 
-def _cuts(times: Sequence[RootTime], within: Interval) -> list[int]:
+def _cuts(times: Sequence[RootTime], within: ProfileInterval) -> list[int]:
     """Where the time of a root is cut: where a path begins or ends, or at fewer places."""
     edges = {edge for one in times for edge in (one.began_us, one.began_us + one.lasted_us)}
     cuts = sorted({min(max(edge, within.from_us), within.to_us) for edge in edges})
@@ -132,7 +132,7 @@ def chains_of(profile: Profile) -> list[Chain]:
     return sorted(chains, key=lambda chain: (-chain.weight_us, chain.end, chain.way))
 
 
-def _chain(times: Sequence[RootTime], first: Interval, last: Interval) -> Chain:
+def _chain(times: Sequence[RootTime], first: ProfileInterval, last: ProfileInterval) -> Chain:
     weights: Counter[tuple[str, tuple[PathStep, ...]]] = Counter()
     for one in times:
         weights[one.root, one.path] += one.weight_us

@@ -17,6 +17,7 @@ from dstack.analysis.index.shown_frames import fold_imports, own_frames
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.ends import ends_in_words
+from dstack.analysis.naming.vertex_details import is_sleeping
 from dstack.analysis.stacks.app_threads import kind_of, running, shown_step, step_of, with_spans
 from dstack.errors import UsageError
 from dstack.model.diagnosis import Vertex, Wait, WaitKind
@@ -34,9 +35,8 @@ CYCLE = PathStep("a cycle: deadlocked", state="waits")
 DEEPER = PathStep("…", state="waits")
 OTHERS = PathStep("others", state="waits")
 IDLE = PathStep("idle: no call to run", state="queue")
-NO_NODE_YET = PathStep("not read", state="outside")
+NOT_READ = PathStep("not read", state="outside")
 
-QUEUES: frozenset[WaitKind] = frozenset({"actor slot", "order", "executor", "Serve slot"})
 STATES: Mapping[WaitKind, tuple[str, State]] = {
     "actor slot": ("queued behind", "queue"),
     "order": ("queued behind", "queue"),
@@ -125,7 +125,7 @@ class PathReader:
     def _node(self, key: Key) -> PathNode:
         vertex = self._vertices.get(key)
         if vertex is None:
-            return PathNode((NO_NODE_YET,))
+            return PathNode((NOT_READ,))
         targets = tuple(dict.fromkeys(target.vertex for target in vertex.wait.targets)) if vertex.wait else ()
         if vertex.subject.what == "starting worker":
             return PathNode((PathStep("worker starts", state="starts"),), targets)
@@ -164,7 +164,7 @@ class PathReader:
             return (PathStep(in_words(vertex.never), state="waits"),)
         execution = self._index.execution_of(vertex)
         if execution is None:
-            return (NO_NODE_YET,)
+            return (NOT_READ,)
         frames = self._index.frames_of_vertex(vertex)
         return (self._doing(vertex.worker_id or "", execution, frames),)
 
@@ -181,11 +181,9 @@ class PathReader:
 
     def _doing(self, worker_id: str, execution: Thread | Coroutine, frames: Sequence[Frame]) -> PathStep:
         if isinstance(execution, Coroutine):
-            is_sleeping = (
-                bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")
-            )
-            return PathStep("asyncio.sleep", state="sleeps") if is_sleeping else PathStep("suspended", state="runs")
-        if execution.sleeps:
+            sleeps = is_sleeping(execution, frames)
+            return PathStep("asyncio.sleep", state="sleeps") if sleeps else PathStep("suspended", state="runs")
+        if is_sleeping(execution, frames):
             return PathStep("time.sleep", state="sleeps")
         if (worker_id, execution.os_thread_id) in self._busy:
             return PathStep("on CPU", state="runs")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dstack.analysis.history.task_time import Interval, TaskTime
-from dstack.analysis.stacks.profiles import Interval as ProfileInterval
-from dstack.analysis.stacks.profiles import halves, profile_stacks, stacks_in_time, whole
+from dstack.analysis.stacks.profiles import ProfileInterval, halves, profile_stacks, stacks_in_time, whole
 from dstack.analysis.stacks.stack_tree import ByRanks, Grouping, grouping_in_words
 from dstack.analysis.stacks.weighted_stacks import (
     RecordedGrouping,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dstack.analysis.stacks.hot_lines import HotFile, HotLine, hot_files
 from dstack.analysis.stacks.iterations import Iterations, iterations_of
-from dstack.analysis.stacks.profiles import Interval
+from dstack.analysis.stacks.profiles import ProfileInterval
 from dstack.model.profile import Profile
 from dstack.report.profile_text import steps_in_words
 from dstack.report.rich_text import SafeText
@@ -21,7 +21,7 @@ MOST_COLUMNS = 100
 NO_LINES = "No frame of the application was sampled."
 
 
-def profile_lines(profile: Profile, within: Interval) -> Iterator[Line]:
+def profile_lines(profile: Profile, within: ProfileInterval) -> Iterator[Line]:
     """The steps of its loops, and the files with the most time in an interval, each with its lines."""
     for found in iterations_of(profile):
         head, *others = steps_in_words(found)
