@@ -1,4 +1,7 @@
-"""What to read after the first sample: the analysis plans it in one process, and another one reads."""
+"""What to read after the first sample: the analysis plans it in one process, and another one reads.
+
+It is a module of its own so that the reading process does not load the analysis.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles the cluster of a test that takes long, from a time on."""
+"""Profiles the cluster of a test that takes long, from a time on; loaded only with ``--dstack-profile``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings and profiles as files, in the format that the suffix of a name selects."""
+"""Recordings and profiles as files, in the format that a suffix selects; for the commands and :mod:`dstack.api`."""
 
 from __future__ import annotations
 
