@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from statistics import median, pstdev
 
-from dstack.analysis.history.calls import Call, Caller, Step
+from dstack.analysis.history.calls import Caller, CallerStep, RunCall
 from dstack.analysis.history.slices import NOTICED_LATE_S
 from dstack.words import grouped
 
@@ -40,9 +40,9 @@ class _Case:
     caller: Caller
     at: float
     before: float
-    submits: Call | None
-    ended: Sequence[Call] = ()
-    unused: Sequence[Call] = ()
+    submits: RunCall | None
+    ended: Sequence[RunCall] = ()
+    unused: Sequence[RunCall] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     pending: Collection[str] = ()
     in_order: Collection[str] = ()
@@ -54,7 +54,7 @@ class _Case:
         return self.caller.name, self.submits.name if self.submits else ""
 
     @property
-    def last(self) -> Call:
+    def last(self) -> RunCall:
         """The call that ended last."""
         return max(self.ended, key=lambda one: one.ended_at)
 
@@ -65,7 +65,7 @@ def find_waits(callers: Collection[Caller]) -> None:
     usual = _UsualWaits([case for case in cases if case.ended])
     for case in cases:
         step = usual.step(case) if case.ended else None
-        case.caller.steps.append(step or Step(case.at, case.before, case.submits))
+        case.caller.steps.append(step or CallerStep(case.at, case.before, case.submits))
 
 
 class _Cases:
@@ -74,10 +74,10 @@ class _Cases:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._final = {call.attempt.task.task_id: call for call in caller.calls}
-        self._ends: list[tuple[float, int, Call]] = []
+        self._ends: list[tuple[float, int, RunCall]] = []
         self._pending: dict[str, dict[int, None]] = defaultdict(dict)
         self._counts: Counter[str] = Counter()
-        self._unused: list[Call] = []
+        self._unused: list[RunCall] = []
 
     def __iter__(self) -> Iterator[_Case]:
         before = self._caller.began_at
@@ -90,7 +90,7 @@ class _Cases:
         if self._caller.call is not None:
             yield self._case(max(before, self._caller.call.ended_at), before, None)
 
-    def _case(self, at: float, before: float, call: Call | None) -> _Case:
+    def _case(self, at: float, before: float, call: RunCall | None) -> _Case:
         ended = list(self._ended_until(at + SUBMITTED_AT_ONCE_S))
         self._unused += ended
         if not ended or at - before <= SUBMITTED_AT_ONCE_S:
@@ -103,7 +103,7 @@ class _Cases:
         is_barrier = not self._pending
         return _Case(self._caller, at, before, call, ended, unused, counts, oldest.keys(), in_order, is_barrier)
 
-    def _ended_until(self, at: float) -> Iterator[Call]:
+    def _ended_until(self, at: float) -> Iterator[RunCall]:
         while self._ends and self._ends[0][0] <= at:
             call = heappop(self._ends)[2]
             del self._pending[call.name][call.number]
@@ -112,7 +112,7 @@ class _Cases:
             self._counts[call.name] += 1
             yield call
 
-    def _submit(self, call: Call) -> None:
+    def _submit(self, call: RunCall) -> None:
         if not call.is_creation:
             last = self._final[call.attempt.task.task_id]
             heappush(self._ends, (last.ended_at, last.number, last))
@@ -135,7 +135,7 @@ class _UsualWaits:
         by_key = grouped((case.key, case) for case in cases)
         self._without_wait = {key for key, some in by_key.items() if _is_steady(some)}
 
-    def step(self, case: _Case) -> Step | None:
+    def step(self, case: _Case) -> CallerStep | None:
         """The step of a case; None if it did not wait."""
         if case.key in self._without_wait:
             return None
@@ -149,7 +149,7 @@ class _UsualWaits:
             else:
                 counted = last.name, case.counts[last.name]
         since = min(case.at, last.ended_at)
-        return Step(case.at, since, case.submits, tuple(needs), counted, last, is_barrier=case.is_barrier)
+        return CallerStep(case.at, since, case.submits, tuple(needs), counted, last, is_barrier=case.is_barrier)
 
     def _is_complete(self, case: _Case, name: str) -> bool:
         """Whether the caller waits for all calls of a function that it has submitted."""
@@ -176,7 +176,7 @@ class _PollRun:
     caller: Caller
     first: int
     last: int
-    cause: Call | None
+    cause: RunCall | None
 
     @property
     def has_ended(self) -> bool:
@@ -184,7 +184,7 @@ class _PollRun:
         return self.last < len(self.caller.steps) - 1
 
 
-def skip_polls(callers: Iterable[Caller], calls: Iterable[Call]) -> None:
+def skip_polls(callers: Iterable[Caller], calls: Iterable[RunCall]) -> None:
     """Replace each loop that polls by its last poll, which waits for what ended before it."""
     calls_of = grouped((call.actor_id, call) for call in calls if call.actor_id)
     for of_actor in calls_of.values():
@@ -196,7 +196,7 @@ def skip_polls(callers: Iterable[Caller], calls: Iterable[Call]) -> None:
                 _replace(of_caller[0].caller, of_caller)
 
 
-def _poll_runs(caller: Caller, calls_of: Mapping[str, Sequence[Call]]) -> Iterator[_PollRun]:
+def _poll_runs(caller: Caller, calls_of: Mapping[str, Sequence[RunCall]]) -> Iterator[_PollRun]:
     steps = caller.steps
     first = 0
     for number in range(1, len(steps) + 1):
@@ -207,13 +207,13 @@ def _poll_runs(caller: Caller, calls_of: Mapping[str, Sequence[Call]]) -> Iterat
         first = number
 
 
-def _repeats(before: Step, step: Step) -> bool:
+def _repeats(before: CallerStep, step: CallerStep) -> bool:
     """Whether a step submits the same function again, as soon as the call of the one before has ended."""
     is_same = before.submits is not None and step.submits is not None and before.submits.name == step.submits.name
     return is_same and step.last is before.submits and step.at - before.at <= POLL_S
 
 
-def _cause(caller: Caller, calls_of: Mapping[str, Sequence[Call]], first: int, last: int) -> Call | None:
+def _cause(caller: Caller, calls_of: Mapping[str, Sequence[RunCall]], first: int, last: int) -> RunCall | None:
     """The call of another caller that ended last before the last poll of a run began, after the run's beginning."""
     poll, began = caller.steps[last].submits, caller.steps[first].at
     others = calls_of.get(poll.actor_id, ()) if poll else ()
@@ -236,7 +236,7 @@ def _are_polls(runs: Sequence[_PollRun]) -> bool:
 
 def _replace(caller: Caller, runs: Iterable[_PollRun]) -> None:
     """Only the last poll of each run stays; of one that still polls, none."""
-    steps: list[Step] = []
+    steps: list[CallerStep] = []
     kept = 0
     for run in runs:
         if run.has_ended and run.cause is None:
@@ -246,7 +246,7 @@ def _replace(caller: Caller, runs: Iterable[_PollRun]) -> None:
         if run.has_ended and run.cause is not None:
             begin, end = caller.steps[run.first], caller.steps[run.last]
             since = min(max(begin.since, run.cause.ended_at), end.at)
-            steps.append(Step(end.at, since, end.submits, (*begin.needs, run.cause), begin.counted, run.cause))
+            steps.append(CallerStep(end.at, since, end.submits, (*begin.needs, run.cause), begin.counted, run.cause))
     caller.steps = [*steps, *caller.steps[kept:]]
 
 
@@ -255,5 +255,5 @@ def _submitted(run: _PollRun) -> str:
     return poll.name if poll else ""
 
 
-def _ended_at(call: Call) -> float:
+def _ended_at(call: RunCall) -> float:
     return call.ended_at

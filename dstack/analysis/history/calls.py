@@ -12,7 +12,7 @@ Needed = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Call:
+class RunCall:
     """One attempt with all its times, in Unix seconds; unknown ones are those of the event before.
 
     ``free_at`` is when its slot of its actor was free again. ``makers`` made its arguments. ``behind`` is the call
@@ -32,10 +32,10 @@ class Call:
     caller: Caller = field(repr=False)
     step: int = -1
     resources: Mapping[str, float] = field(default_factory=dict, repr=False)
-    makers: tuple[Call, ...] = field(default=(), repr=False)
-    behind: Call | None = field(default=None, repr=False)
-    created_by: Call | None = field(default=None, repr=False)
-    retried: Call | None = field(default=None, repr=False)
+    makers: tuple[RunCall, ...] = field(default=(), repr=False)
+    behind: RunCall | None = field(default=None, repr=False)
+    created_by: RunCall | None = field(default=None, repr=False)
+    retried: RunCall | None = field(default=None, repr=False)
     runs: Caller | None = field(default=None, repr=False)
 
     @property
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CallerStep:
     """A caller submits a call, or ends if that is None, after it has waited for others, and worked since then.
 
     ``needs`` are the calls that it waits for, ``counted`` how many calls of a function, whichever they are; ``last`` is
@@ -60,10 +60,10 @@ class Step:
 
     at: float
     since: float
-    submits: Call | None
-    needs: tuple[Call, ...] = ()
+    submits: RunCall | None
+    needs: tuple[RunCall, ...] = ()
     counted: Needed | None = None
-    last: Call | None = None
+    last: RunCall | None = None
     is_barrier: bool = False
 
 
@@ -78,9 +78,9 @@ class Caller:
     name: str
     attempt: Attempt | None
     known_start: float | None
-    call: Call | None = None
-    calls: list[Call] = field(default_factory=list, repr=False)
-    steps: list[Step] = field(default_factory=list, repr=False)
+    call: RunCall | None = None
+    calls: list[RunCall] = field(default_factory=list, repr=False)
+    steps: list[CallerStep] = field(default_factory=list, repr=False)
 
     @property
     def began_at(self) -> float:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from dstack.analysis.history.calls import Call, Caller
+from dstack.analysis.history.calls import Caller, RunCall
 from dstack.analysis.history.run_model import RunIterations, RunModel
 from dstack.analysis.history.slices import NOTICED_LATE_S
 from dstack.analysis.history.task_index import Attempt
@@ -41,7 +41,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PathShare:
     """What a function adds to the path for one reason: seconds of an iteration, or of the run if there are none."""
 
     function: str
@@ -82,7 +82,7 @@ class CriticalPath:
         return median(self.iterations.durations_s) if self.iterations else self.ended_at - self.began_at
 
     @cached_property
-    def shares(self) -> Sequence[Share]:
+    def shares(self) -> Sequence[PathShare]:
         """The path by function and kind, the largest share first; seconds are the mean of the iterations."""
         return _shares(self.segments, len(self.iterations.durations_s) if self.iterations else 1)
 
@@ -140,7 +140,7 @@ class _Walk:
                 return partial(self.end_of, step.last)
         return partial(self.start_of, caller.call) if caller.call is not None else None
 
-    def end_of(self, call: Call) -> Next:
+    def end_of(self, call: RunCall) -> Next:
         """What a call did before it ended."""
         (kind, since), self._waiter = self._waiter, ("runs", 0.0)
         if call.runs is not None and call.runs.steps:
@@ -151,7 +151,7 @@ class _Walk:
         self._add(call.started_at, call.name, "runs", call.attempt)
         return partial(self.start_of, call)
 
-    def start_of(self, call: Call) -> Next | None:
+    def start_of(self, call: RunCall) -> Next | None:
         """What a call waited for before it started: a slot or resources, its actor, or its arguments."""
         behind, created = call.behind, call.created_by
         if behind is not None:
@@ -164,7 +164,7 @@ class _Walk:
         self._add(call.ready_at, call.name, "starts", call.attempt)
         return self._submission_of(call)
 
-    def _submission_of(self, call: Call) -> Next | None:
+    def _submission_of(self, call: RunCall) -> Next | None:
         """Its arguments, the attempt before, or its caller."""
         if call.makers and call.ready_at - call.submitted_at > KNOWN_S:
             last = max(call.makers, key=lambda one: one.ended_at)
@@ -192,9 +192,9 @@ def _within(segments: Sequence[Segment], began_at: float, ended_at: float) -> It
             yield replace(one, began_at=begin, ended_at=end)
 
 
-def _shares(segments: Sequence[Segment], iterations: int) -> list[Share]:
+def _shares(segments: Sequence[Segment], iterations: int) -> list[PathShare]:
     whole = sum(one.duration_s for one in segments)
     seconds: Counter[tuple[str, Kind]] = Counter()
     for one in segments:
         seconds[one.function, one.kind] += one.duration_s  # type: ignore[assignment]  # typed for whole numbers
-    return [Share(*key, spent / iterations, spent / whole) for key, spent in seconds.most_common()]
+    return [PathShare(*key, spent / iterations, spent / whole) for key, spent in seconds.most_common()]

@@ -12,7 +12,7 @@ Amounts = Mapping[str, float]
 ROUNDING = 1e-6
 
 
-class Resources:
+class FreeResources:
     """What is free on each node; with other ``totals`` of resources, each node has as much more or less of them."""
 
     def __init__(self, nodes: Iterable[Node], totals: Amounts | None = None) -> None:
@@ -69,7 +69,7 @@ def _fits(amounts: Amounts, need: Amounts) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HeldResources:
     """When a call got its resources, on which node, and when it freed them, None if never; times in Unix seconds.
 
     In its ``pauses`` it waited for others, and had given its CPUs back.
@@ -84,9 +84,9 @@ class Holding:
     pauses: Sequence[tuple[float, float]] = ()
 
 
-def find_releases(nodes: Iterable[Node], holdings: Sequence[Holding]) -> Mapping[int, int]:
+def find_releases(nodes: Iterable[Node], holdings: Sequence[HeldResources]) -> Mapping[int, int]:
     """By the number of a call that waited until another one freed its resources: the number of that one."""
-    search = _Releases(Resources(nodes))
+    search = _Releases(FreeResources(nodes))
     for _, action, holding, amounts in sorted(_events(holdings), key=lambda event: event[:2]):
         search.apply(action, holding, amounts)
     return search.found
@@ -98,7 +98,7 @@ NOTICED_LATE_S = 0.005
 """A caller may notice the end of a call so much later than the node that gives its resources to the next one."""
 
 
-def _events(holdings: Iterable[Holding]) -> Iterator[tuple[float, int, Holding, Amounts]]:
+def _events(holdings: Iterable[HeldResources]) -> Iterator[tuple[float, int, HeldResources, Amounts]]:
     for one in holdings:
         yield one.ready_at, ASKS, one, one.amounts
         yield one.taken_at, TAKES, one, one.amounts
@@ -121,7 +121,7 @@ Shape = tuple[tuple[str, float], ...]
 class _Releases:
     """What each call waited for; calls that need the same are alike."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: FreeResources) -> None:
         self.found: dict[int, int] = {}
         self._resources = resources
         self._number = 0
@@ -129,7 +129,7 @@ class _Releases:
         self._waiting: Counter[Shape] = Counter()
         self._freed: dict[Shape, tuple[int, int]] = {}
 
-    def apply(self, action: int, holding: Holding, amounts: Amounts) -> None:
+    def apply(self, action: int, holding: HeldResources, amounts: Amounts) -> None:
         """What a call does; called in the order of time."""
         self._number += 1
         if action == ASKS:

@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from dstack.analysis.history.caller_waits import find_waits, skip_polls
-from dstack.analysis.history.calls import Call, Caller, Step
+from dstack.analysis.history.calls import Caller, CallerStep, RunCall
 from dstack.analysis.history.chains import find_links, usual_maximum
-from dstack.analysis.history.resources import Holding, Resources, find_releases
+from dstack.analysis.history.resources import FreeResources, HeldResources, find_releases
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.history.task_time import NO_CALLER, TaskNames
@@ -60,7 +60,7 @@ class RunModel:
         self.job = job
         self._names = TaskNames(history)
         self.callers: dict[str, Caller] = {}
-        self.calls: list[Call] = []
+        self.calls: list[RunCall] = []
         self._make_calls()
         _set_resources(self.calls)
         self._relate()
@@ -82,7 +82,7 @@ class RunModel:
         for caller in self.callers.values():
             caller.calls.sort(key=lambda call: call.submitted_at)
 
-    def _call(self, attempt: Attempt) -> Call:
+    def _call(self, attempt: Attempt) -> RunCall:
         submitted = _latest(attempt.began_at, attempt.submitted_at)
         ready = _latest(submitted, attempt.ready_at)
         never = attempt.ended_at if attempt.state == "failed" else None
@@ -91,7 +91,7 @@ class RunModel:
         ended = _latest(started, attempt.ended_at)
         name = self._names.step(attempt.task).function
         caller = self._caller(attempt.task.parent_task_id or "")
-        return Call(len(self.calls), attempt, name, submitted, ready, started, ended, ended, caller)
+        return RunCall(len(self.calls), attempt, name, submitted, ready, started, ended, ended, caller)
 
     def _caller(self, task_id: str) -> Caller:
         if task_id not in self.callers:
@@ -125,7 +125,7 @@ class RunModel:
         self.calls = [call for call in self.calls if call.step >= 0 or call.retried]
 
     @cached_property
-    def own_calls(self) -> Sequence[Call]:
+    def own_calls(self) -> Sequence[RunCall]:
         """The calls of the job."""
         return [call for call in self.calls if call.attempt.task.job_id == self.job]
 
@@ -148,11 +148,11 @@ class RunModel:
     # Actors and resources
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> FreeResources:
         """Those of the nodes, all free."""
-        return Resources(self.history.index.snapshot.nodes)
+        return FreeResources(self.history.index.snapshot.nodes)
 
-    def class_of(self, call: Call) -> str:
+    def class_of(self, call: RunCall) -> str:
         """The class of the actor that runs a call; empty for a task."""
         task = call.attempt.task
         actor = self.history.index.actors.get(task.actor_id or "")
@@ -195,7 +195,7 @@ class RunModel:
         return next(own, None)
 
 
-def _set_resources(calls: Iterable[Call]) -> None:
+def _set_resources(calls: Iterable[RunCall]) -> None:
     """A placement group has its resources apart, so nothing is known of those."""
     tasks = (call for call in calls if not call.actor_id and not call.attempt.task.placement_group_id)
     by_request = grouped((tuple(sorted(call.attempt.task.required_resources.items())), call) for call in tasks)
@@ -205,7 +205,7 @@ def _set_resources(calls: Iterable[Call]) -> None:
             call.resources = needs
 
 
-def _ended_at(call: Call) -> float:
+def _ended_at(call: RunCall) -> float:
     return call.ended_at
 
 
@@ -213,14 +213,14 @@ def _latest(time: float, other: float | None) -> float:
     return time if other is None else max(time, other)
 
 
-def _gathered(user: Call, maker: Call) -> tuple[Call, ...]:
+def _gathered(user: RunCall, maker: RunCall) -> tuple[RunCall, ...]:
     """The makers of all arguments: with the last one, its function's calls since the last call of the user's.
 
     Unless all of these had ended, the user takes only one of them.
     """
     siblings = user.caller.calls
     at = _position(siblings, user)
-    found: list[Call] = []
+    found: list[RunCall] = []
     for other in reversed(siblings[max(0, at - LOOKED_BACK) : at]):
         if other.name == user.name:
             break
@@ -230,7 +230,7 @@ def _gathered(user: Call, maker: Call) -> tuple[Call, ...]:
     return tuple(found) if is_all else (maker,)
 
 
-def _position(calls: Sequence[Call], call: Call) -> int:
+def _position(calls: Sequence[RunCall], call: RunCall) -> int:
     first = bisect_right(calls, call.submitted_at, key=lambda one: one.submitted_at) - 1
     while calls[first] is not call:
         first -= 1
@@ -249,7 +249,7 @@ def _find_freed(model: RunModel) -> None:
         by_number[number].behind = by_number[freed_by]
 
 
-def _holdings(model: RunModel, on_actors: Mapping[str, Sequence[Call]]) -> Iterator[Holding]:
+def _holdings(model: RunModel, on_actors: Mapping[str, Sequence[RunCall]]) -> Iterator[HeldResources]:
     """An actor holds what its creation needed, until it is dead."""
     actors = model.history.index.actors
     for call in model.calls:
@@ -262,23 +262,23 @@ def _holdings(model: RunModel, on_actors: Mapping[str, Sequence[Call]]) -> Itera
                 given_at = max([call.ended_at, *ends]) if model.has_ended(task.actor_id) else None
             node_id = task.node_id or (actor.node_id if actor else None)
             taken_at = max(call.ready_at, call.attempt.sent_at or call.started_at)
-            yield Holding(call.number, node_id, call.resources, call.ready_at, taken_at, given_at, _pauses(call))
+            yield HeldResources(call.number, node_id, call.resources, call.ready_at, taken_at, given_at, _pauses(call))
 
 
-def _pauses(call: Call) -> list[tuple[float, float]]:
+def _pauses(call: RunCall) -> list[tuple[float, float]]:
     """When it waited for others."""
     steps = call.runs.steps if call.runs else []
     pairs = ((before.at, after.since) for before, after in pairwise(steps) if after.last)
     return [(began, ended) for began, ended in pairs if ended > began]
 
 
-def _find_slots(calls: Sequence[Call]) -> None:
+def _find_slots(calls: Sequence[RunCall]) -> None:
     """Those of one actor, by their start."""
     slots = slots_of(calls)
     if slots == 1:
         for one, following in pairwise(calls):
             one.free_at = max(one.started_at, min(one.ended_at, following.started_at))
-    busy: list[tuple[float, int, Call]] = []
+    busy: list[tuple[float, int, RunCall]] = []
     for call in calls:
         if len(busy) == slots:
             freed_at, _, other = busy[0]
@@ -289,12 +289,12 @@ def _find_slots(calls: Sequence[Call]) -> None:
             heappop(busy)
 
 
-def slots_of(calls: Iterable[Call]) -> int:
+def slots_of(calls: Iterable[RunCall]) -> int:
     """The usual maximum of an actor's calls at once; their ends may be noticed after the next ones have begun."""
     return usual_maximum([_surely_running(call) for call in calls])
 
 
-def _surely_running(call: Call) -> Slice:
+def _surely_running(call: RunCall) -> Slice:
     noticed_late_s = min(NOTICED_LATE_S, (call.ended_at - call.started_at) / 2)
     return Slice(call.attempt, "running", call.started_at, call.ended_at - noticed_late_s)
 
@@ -314,13 +314,13 @@ def iterations_of(caller: Caller) -> RunIterations | None:
     return None
 
 
-def _names(steps: Iterable[Step]) -> Iterator[str]:
+def _names(steps: Iterable[CallerStep]) -> Iterator[str]:
     return (step.submits.name for step in steps if step.submits and not step.submits.is_creation)
 
 
-def _barriers(steps: Sequence[Step]) -> list[int]:
+def _barriers(steps: Sequence[CallerStep]) -> list[int]:
     return [0, *(number for number, step in enumerate(steps) if number and step.is_barrier)]
 
 
-def _gates(steps: Sequence[Step]) -> list[int]:
+def _gates(steps: Sequence[CallerStep]) -> list[int]:
     return [0, *(number for number, step in enumerate(steps) if number and step.last)]

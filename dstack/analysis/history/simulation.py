@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
-from dstack.analysis.history.calls import Call, Caller, Needed, Step
-from dstack.analysis.history.resources import Amounts, Resources, cpus_of
+from dstack.analysis.history.calls import Caller, CallerStep, Needed, RunCall
+from dstack.analysis.history.resources import Amounts, FreeResources, cpus_of
 from dstack.analysis.history.run_model import RunModel, slots_of
 from dstack.words import grouped
 
@@ -94,7 +94,7 @@ class Simulation:
         seconds = (step.at - max(step.since, before)) / self._speed.get(caller.name, 1.0)
         self._clock.after(seconds, partial(self._end_step, caller, step, number))
 
-    def _end_step(self, caller: Caller, step: Step, number: int) -> None:
+    def _end_step(self, caller: Caller, step: CallerStep, number: int) -> None:
         self.step_at[caller.task_id, number] = self._clock.now
         if step.submits is not None:
             self._submit(step.submits)
@@ -104,7 +104,7 @@ class Simulation:
 
     # Calls
 
-    def _submit(self, call: Call) -> None:
+    def _submit(self, call: RunCall) -> None:
         makers = [one for one in call.makers if one.number in self._known]
         delay = call.ready_at - max([call.submitted_at, *(one.ended_at for one in makers)])
         created = call.created_by
@@ -112,7 +112,7 @@ class Simulation:
         send = partial(self.ends.when, needs, partial(self._send, call))
         self.ends.when(makers, partial(self._clock.after, delay, send))
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: RunCall) -> None:
         if call.actor_id:
             self._begin(self._actors.sent(call))
         else:
@@ -122,25 +122,25 @@ class Simulation:
     def _begin_granted(self) -> None:
         self._begin(self._tasks.granted())
 
-    def _begin(self, calls: Iterable[Call]) -> None:
+    def _begin(self, calls: Iterable[RunCall]) -> None:
         """They run after the delay that was no wait for another call."""
         for call in calls:
             self._clock.after(call.started_at - _could_start_at(call), partial(self._run, call))
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: RunCall) -> None:
         if call.runs is not None and call.runs.steps:
             self._begin_step(call.runs, 0)
         else:
             seconds = (call.free_at - call.started_at) / self._speed.get(call.name, 1.0)
             self._clock.after(seconds, partial(self._end, call))
 
-    def _end(self, call: Call) -> None:
+    def _end(self, call: RunCall) -> None:
         """Its slot is free; what waits for its end notices that a little later."""
         if call.actor_id:
             self._begin(self._actors.freed(call))
         self._clock.after(call.ended_at - call.free_at, partial(self._notice, call))
 
-    def _notice(self, call: Call) -> None:
+    def _notice(self, call: RunCall) -> None:
         if not call.is_creation:
             self._tasks.end(call)
         self._end_actor(call)
@@ -149,7 +149,7 @@ class Simulation:
             self._submit(self._retries[call.number])
         self.ends.add(call, self._clock.now)
 
-    def _end_actor(self, call: Call) -> None:
+    def _end_actor(self, call: RunCall) -> None:
         """An actor that has ended in the recorded run frees its resources after the last of its calls."""
         actor_id = call.attempt.task.actor_id or ""
         creation = call if call.is_creation else call.created_by
@@ -159,7 +159,7 @@ class Simulation:
                 self._tasks.end(creation)
 
 
-def _could_start_at(call: Call) -> float:
+def _could_start_at(call: RunCall) -> float:
     """When nothing of what the simulation knows kept a call from starting, in the recorded run."""
     times = [call.ready_at]
     if call.behind is not None:
@@ -169,9 +169,9 @@ def _could_start_at(call: Call) -> float:
     return min(call.started_at, max(times))
 
 
-def _resources(model: RunModel, changes: Iterable[Change]) -> Resources:
+def _resources(model: RunModel, changes: Iterable[Change]) -> FreeResources:
     totals = {one.resource: one.total for one in changes if isinstance(one, ResourceTotal)}
-    return Resources(model.history.index.snapshot.nodes, totals)
+    return FreeResources(model.history.index.snapshot.nodes, totals)
 
 
 class _Clock:
@@ -207,7 +207,7 @@ class _Ends:
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._counting: dict[str, tuple[Needed, Act]] = {}
 
-    def when(self, calls: Iterable[Call], act: Act) -> None:
+    def when(self, calls: Iterable[RunCall], act: Act) -> None:
         """Act once all of these have ended."""
         pending = {call.number for call in calls if call.number not in self.at}
         if not pending:
@@ -229,7 +229,7 @@ class _Ends:
         else:
             self._counting[caller.task_id] = needed, act
 
-    def add(self, call: Call, now: float) -> None:
+    def add(self, call: RunCall, now: float) -> None:
         """A call has ended."""
         self.at[call.number] = now
         caller = call.caller.task_id
@@ -246,21 +246,21 @@ class _Ends:
 class _Tasks:
     """The tasks that wait for resources or hold them; those that need the same get them in their order."""
 
-    def __init__(self, resources: Resources, without: Iterable[Without]) -> None:
+    def __init__(self, resources: FreeResources, without: Iterable[Without]) -> None:
         self._resources = resources
         self._without = {(one.function, one.resource) for one in without}
-        self._waiting: dict[tuple[tuple[str, float], ...], deque[Call]] = {}
+        self._waiting: dict[tuple[tuple[str, float], ...], deque[RunCall]] = {}
         self._held: dict[int, tuple[str | None, Amounts]] = {}
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: RunCall) -> None:
         """A task waits for its resources; what no node has is not needed."""
         need = {name: amount for name, amount in call.resources.items() if (call.name, name) not in self._without}
         shape = tuple(sorted(need.items())) if self._resources.can_ever_fit(need) else ()
         self._waiting.setdefault(shape, deque()).append(call)
 
-    def granted(self) -> list[Call]:
+    def granted(self) -> list[RunCall]:
         """The tasks that get their resources now."""
-        found: list[Call] = []
+        found: list[RunCall] = []
         for shape, waiting in self._waiting.items():
             need = dict(shape)
             while waiting and self._resources.can_take(need, waiting[0].attempt.task.node_id):
@@ -271,17 +271,17 @@ class _Tasks:
                 found.append(call)
         return found
 
-    def pause(self, call: Call) -> None:
+    def pause(self, call: RunCall) -> None:
         """A task waits for others."""
         node_id, need = self._held.get(call.number, (None, {}))
         self._resources.give(node_id, cpus_of(need))
 
-    def resume(self, call: Call) -> None:
+    def resume(self, call: RunCall) -> None:
         """It continues."""
         node_id, need = self._held.get(call.number, (None, {}))
         self._resources.take(node_id, cpus_of(need))
 
-    def end(self, call: Call) -> None:
+    def end(self, call: RunCall) -> None:
         """A task, or the actor that a call has created, frees what it holds."""
         if call.number in self._held:
             self._resources.give(*self._held.pop(call.number))
@@ -292,11 +292,11 @@ class _Queue:
     """The calls of an actor, or of several that share them; ``unsent`` has, by caller, the order of calls."""
 
     free: int
-    waiting: deque[Call] = field(default_factory=deque)
-    unsent: dict[str, deque[Call]] = field(default_factory=dict)
+    waiting: deque[RunCall] = field(default_factory=deque)
+    unsent: dict[str, deque[RunCall]] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
 
-    def add(self, call: Call) -> None:
+    def add(self, call: RunCall) -> None:
         """A call is ready; one of a caller whose earlier calls are not waits for these."""
         unsent = self.unsent.get(call.caller.task_id)
         if not unsent or call.step < 0:
@@ -306,9 +306,9 @@ class _Queue:
         while unsent and unsent[0].number in self.ready:
             self.waiting.append(unsent.popleft())
 
-    def begin(self) -> list[Call]:
+    def begin(self) -> list[RunCall]:
         """The calls that get a slot now."""
-        found: list[Call] = []
+        found: list[RunCall] = []
         while self.free and self.waiting:
             self.free -= 1
             found.append(self.waiting.popleft())
@@ -328,20 +328,20 @@ class _Actors:
             else:
                 self._queues[actor_id] = _Queue(slots, unsent=_orders(calls) if slots == 1 else {})
 
-    def sent(self, call: Call) -> list[Call]:
+    def sent(self, call: RunCall) -> list[RunCall]:
         """The calls that begin as this one is ready."""
         queue = self._queues[call.actor_id]
         queue.add(call)
         return queue.begin()
 
-    def freed(self, call: Call) -> list[Call]:
+    def freed(self, call: RunCall) -> list[RunCall]:
         """The calls that begin as this one has ended."""
         queue = self._queues[call.actor_id]
         queue.free += 1
         return queue.begin()
 
 
-def _orders(calls: Iterable[Call]) -> dict[str, deque[Call]]:
+def _orders(calls: Iterable[RunCall]) -> dict[str, deque[RunCall]]:
     """An actor that runs one call at a time takes those of a caller in the order of their submission."""
     ordered = sorted((call for call in calls if call.step >= 0), key=lambda call: call.submitted_at)
     return {caller: deque(own) for caller, own in grouped((call.caller.task_id, call) for call in ordered).items()}
