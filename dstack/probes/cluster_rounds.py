@@ -83,8 +83,8 @@ class ClusterRounds(ClusterProbe):
     """
 
     def __init__(self, session: ProbeSession, address: str | None, progress: Progress) -> None:
-        super().__init__(session, address, ReadingOptions(), progress)
-        self._progress = lambda _: None
+        progress("connecting")
+        super().__init__(session, address, ReadingOptions(), lambda _: None)  # its steps take less than they are shown
         self._listed_at = 0.0
         self._listing: Future[Inventory] | None = None
         self._nodes: set[str] = set()
