@@ -67,7 +67,7 @@ def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: H
         (clerk,) = wait_until(lambda: workers_in(three_hosts, "Clerk.stamp"), deadline_s=20, what=lambda: "a clerk")
         before = check(three_hosts)
         with stopped(clerk):
-            meanwhile = check(three_hosts)
+            meanwhile = check(three_hosts, options=("--timeout", "10"))
         after = check(three_hosts)
 
     assert [

@@ -136,7 +136,7 @@ FEW_BYTES = 10_000
 
 def test_objects_between_actors_are_counted_as_a_lower_bound(shared: SharedCluster, tmp_path: Path) -> None:
     with shared.running(PROGRAMS / "drivers/passed_objects.py", [str(tmp_path)]) as running:
-        profile, spent = profiled(running, tmp_path, 10.0)
+        profile, spent = profiled(running, tmp_path, 6.0)
     truth = json.loads(spent)
     large = [one for one in profile.traffic if one.bytes > FEW_BYTES * one.objects]
 
@@ -173,7 +173,7 @@ def test_in_hindsight_a_wait_is_for_what_ended_last(shared: SharedCluster, tmp_p
     script = tmp_path / "unequal.py"
     script.write_text(UNEQUAL)
     with shared.running(script) as running:
-        options = ("--address", running.address, "--duration", "10")
+        options = ("--address", running.address, "--duration", "6")
         both, last = (dstack("profile", *options, *more, environment=running.environment) for more in ((), ("--last",)))
 
     def share_of(done: Result, function: str) -> float:
