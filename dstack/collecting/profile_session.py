@@ -19,7 +19,7 @@ from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.history.object_traffic import ObjectTraffic
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import find_job
-from dstack.analysis.stacks.wait_paths import Hindsight, Nodes, PathReader, Root, paths_of, require_roots
+from dstack.analysis.stacks.wait_paths import Hindsight, Nodes, OwnWaits, PathReader, Root, paths_of, require_roots
 from dstack.collecting.recorder import serve
 from dstack.errors import ClusterError
 from dstack.model.profile import JoinedProfile, PathStep, Profile, ProfileCoverage, ProfileOptions, RootTime
@@ -49,12 +49,13 @@ class Round:
     """One sample: it counts from half way after the sample before to half way to the next one.
 
     ``at_us`` is the middle of the time in which it was taken. Samples take longer where the cluster is busy; if each
-    counted until the next one, busy times would seem longer than they are.
+    counted until the next one, busy times would seem longer than they are. ``waits`` are the numbers of the roots' own.
     """
 
     at_us: int
     roots: Sequence[Root]
     nodes: Nodes
+    waits: Sequence[int]
     began_us: int = 0
     ended_us: int = 0
 
@@ -62,9 +63,9 @@ class Round:
         """Its paths with their times, which add up to the time of each root."""
         choice = hindsight.choice(self.nodes) if hindsight else None
         lasted_us = self.ended_us - self.began_us
-        for root in self.roots:
+        for root, nth_wait in zip(self.roots, self.waits, strict=True):
             for path, fraction in paths_of(self.nodes, root, choice).items():
-                yield RootTime(root.name, path, self.began_us, lasted_us, round(lasted_us * fraction))
+                yield RootTime(root.name, path, self.began_us, lasted_us, round(lasted_us * fraction), nth_wait)
 
 
 class ProfileSession:
@@ -108,6 +109,7 @@ class ProfileSession:
             options=self._options,
         )
         self._traffic = ObjectTraffic(self._options.job_id)
+        self._own_waits = OwnWaits()
         self._is_stopped = False
         self._last: Snapshot | None = None
         self._open: Round | None = None
@@ -182,7 +184,7 @@ class ProfileSession:
         roots, nodes = (last.roots, last.nodes) if is_same and last else self._read(snapshot)
         began_us = (last.at_us + at_us) // 2 if last else 0
         self._end_round(began_us)
-        self._open = Round(at_us, roots, nodes, began_us)
+        self._open = Round(at_us, roots, nodes, [self._own_waits.number(root) for root in roots], began_us)
         self._finish(part, everything=not self._options.last)
         part.note(ProfileCoverage(rounds=1, reused=int(is_same), spread_ms=self._rounds.spread_ms), snapshot.failures)
         took_s = (self._now_us() - from_us) / 1e6

@@ -21,7 +21,7 @@ from dstack.observed.node import Failure
 from dstack.observed.processes import Origin
 
 SCHEMA = "dstack.profile"
-VERSION = (1, 1)
+VERSION = (1, 2)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 MAX_SHARES = 1_000_000
 """The most shares of a profile. Time beyond it is only counted."""
@@ -72,13 +72,17 @@ class ProfileOptions(Model, frozen=True):
 
 
 class Share(NamedTuple):
-    """Time of a root on a path, both indices: ``weight_us`` of the ``lasted_us`` that began at ``began_us``."""
+    """Time of a root on a path, both indices: ``weight_us`` of the ``lasted_us`` that began at ``began_us``.
+
+    ``nth_wait`` says in which of its own waits the root is, or was last. It is 0 before the first, and in version 1.1.
+    """
 
     root: Natural
     path: Natural
     began_us: Natural
     lasted_us: Natural
     weight_us: Natural
+    nth_wait: Natural = 0
 
 
 class Endpoint(Struct, frozen=True, cache_hash=True):
@@ -174,10 +178,11 @@ class RootTime(NamedTuple):
     began_us: int
     lasted_us: int
     weight_us: int
+    nth_wait: int = 0
 
 
 class JoinedProfile:
-    """A profile that grows with each part; of one root and path, times that follow each other become one share."""
+    """A profile that grows with each part; times of one root, path and wait that follow each other become one share."""
 
     def __init__(self, first: Profile) -> None:
         self._first = first
@@ -196,10 +201,7 @@ class JoinedProfile:
 
     def add(self, part: Profile) -> None:
         """Add a valid part; its times are since the whole profile began."""
-        self.add_times(
-            RootTime(part.roots[one.root], part.steps_of(one), one.began_us, one.lasted_us, one.weight_us)
-            for one in part.shares
-        )
+        self.add_times(RootTime(part.roots[one.root], part.steps_of(one), *one[2:]) for one in part.shares)
         self.add_sources(part.sources)
         self.add_traffic(part.traffic, part.executed)
         self.note(part.coverage, part.failures)
@@ -211,15 +213,15 @@ class JoinedProfile:
         for one in times:
             self._ended_us = max(self._ended_us, one.began_us + one.lasted_us)
             key = self._root(one.root), self._path(one.path)
-            at = self._open.get(key)
-            if at is not None and self._shares[at].began_us + self._shares[at].lasted_us == one.began_us:
-                known = self._shares[at]
-                self._shares[at] = Share(
-                    *key, known.began_us, known.lasted_us + one.lasted_us, known.weight_us + one.weight_us
+            at = self._open.get(key, -1)
+            known = self._shares[at] if at >= 0 else None
+            if known and (known.began_us + known.lasted_us, known.nth_wait) == (one.began_us, one.nth_wait):
+                self._shares[at] = known._replace(
+                    lasted_us=known.lasted_us + one.lasted_us, weight_us=known.weight_us + one.weight_us
                 )
             elif len(self._shares) < MAX_SHARES:
                 self._open[key] = len(self._shares)
-                self._shares.append(Share(*key, one.began_us, one.lasted_us, one.weight_us))
+                self._shares.append(Share(*key, *one[2:]))
             else:
                 left_out_us += one.weight_us
         self.note(ProfileCoverage(left_out_us=left_out_us), ())

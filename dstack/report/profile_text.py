@@ -107,7 +107,8 @@ def print_profile(console: Console, profile: Profile) -> None:
 
 def steps_in_words(found: Iterations) -> Iterator[str]:
     """How many iterations there were and how long they took; then what the long ones had more of."""
-    place = f"{found.place.name} ({base_name(found.place.file)}:{found.place.line}-{found.last_line})"
+    until = f"-{found.last_line}" if found.last_line > found.place.line else ""
+    place = f"{found.place.name} ({base_name(found.place.file)}:{found.place.line}{until})"
     yield (
         f"{plural(len(found.each), 'iteration')} of {place} in {found.root}: median {duration(found.median_us / 1e6)}, "
         f"longest {duration(found.longest.length_us / 1e6)}, {duration(found.longest.from_us / 1e6)} after the begin"

@@ -1,13 +1,14 @@
 """The iterations of a loop in a profile: how long they took, and what the longest ones had that others had not.
 
-A loop is recognised by the lines of one function of a root: they go forward, and come back at each iteration.
+A loop is recognised by the lines of one function of a root: they go forward, and come back at each iteration. If it
+is on one line only, or the others are too short for samples, by the waits of that line: each is another one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -66,9 +67,10 @@ class Iterations:
 
 @dataclass(slots=True)
 class _Stay:
-    """A time in which a root is at one place: its own frames, outermost first."""
+    """A time in which a root is at one place, its own frames, outermost first, and in one wait."""
 
     frames: tuple[PathStep, ...]
+    nth_wait: int
     from_us: int
     to_us: int
 
@@ -83,14 +85,23 @@ def _iterations(root: str, times: Sequence[RootTime]) -> Iterations | None:
     stays = _stays(times)
     for depth in range(max((len(one.frames) for one in stays), default=0)):
         in_function = grouped((_functions(one.frames[: depth + 1]), one) for one in stays if len(one.frames) > depth)
-        for inside in sorted(in_function.values(), key=lambda inside: -sum(one.to_us - one.from_us for one in inside)):
+        for inside in _longest_first(in_function.values()):
             begins = _begins([(one.frames[depth].line, one.from_us) for one in inside])
             if begins:
                 frames = [one.frames[depth] for one in inside if begins[0] <= one.from_us < begins[-1]]
                 place = min(frames, key=lambda frame: frame.line)
                 last_line = max(frame.line for frame in frames)
-                return _described(root, place, last_line, [ProfileInterval(*edge) for edge in pairwise(begins)], times)
+                return _described(root, place, last_line, begins, times)
+    for inside in _longest_first(grouped((one.frames, one) for one in stays if one.frames).values()):
+        begins = [one.from_us for before, one in pairwise(inside) if one.nth_wait != before.nth_wait]
+        if len(begins) > FEWEST:
+            place = inside[0].frames[-1]
+            return _described(root, place, place.line, begins, times)
     return None
+
+
+def _longest_first(groups: Iterable[Sequence[_Stay]]) -> list[Sequence[_Stay]]:
+    return sorted(groups, key=lambda stays: -sum(one.to_us - one.from_us for one in stays))
 
 
 def _stays(times: Sequence[RootTime]) -> list[_Stay]:
@@ -99,11 +110,11 @@ def _stays(times: Sequence[RootTime]) -> list[_Stay]:
     mixed_us = until_us = 0
     for one in times:
         frames, to_us = _own_frames(one.path), one.began_us + one.lasted_us
-        if stays and stays[-1].frames == frames:
+        if stays and (stays[-1].frames, stays[-1].nth_wait) == (frames, one.nth_wait):
             stays[-1].to_us = max(stays[-1].to_us, to_us)
         else:
             mixed_us += max(0, min(until_us, to_us) - one.began_us)
-            stays.append(_Stay(frames, one.began_us, to_us))
+            stays.append(_Stay(frames, one.nth_wait, one.began_us, to_us))
         until_us = max(until_us, to_us)
     return stays if mixed_us <= MIXED * until_us else []
 
@@ -136,8 +147,9 @@ def _begins(lines: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _described(
-    root: str, place: PathStep, last_line: int, each: Sequence[ProfileInterval], times: Sequence[RootTime]
+    root: str, place: PathStep, last_line: int, begins: Sequence[int], times: Sequence[RootTime]
 ) -> Iterations:
+    each = [ProfileInterval(*edge) for edge in pairwise(begins)]
     usual_us = median(one.length_us for one in each)
     order = sorted(range(len(each)), key=lambda at: -each[at].length_us)
     long = tuple(at for at in order if each[at].length_us >= LONG * usual_us)

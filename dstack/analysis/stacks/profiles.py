@@ -50,10 +50,7 @@ def halves(profile: Profile) -> tuple[ProfileInterval, ProfileInterval]:
 def times_of(profile: Profile) -> list[RootTime]:
     """The times of all roots, in the order of their begin."""
     paths = [tuple(profile.steps[index] for index in path) for path in profile.paths]
-    return [
-        RootTime(profile.roots[one.root], paths[one.path], one.began_us, one.lasted_us, one.weight_us)
-        for one in profile.shares
-    ]
+    return [RootTime(profile.roots[one.root], paths[one.path], *one[2:]) for one in profile.shares]
 
 
 def profile_stacks(profile: Profile, within: ProfileInterval | None = None) -> WeightedStacks:

@@ -92,10 +92,14 @@ Choice = Mapping[Key, frozenset[Key]]
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What is followed, by a name that is the same in each sample: one of the ``keys`` after another, or idle."""
+    """What is followed, by a name that is the same in each sample: one of the ``keys`` after another, or idle.
+
+    ``ids`` are the refs that it waits for itself, and the calls of an actor that it runs.
+    """
 
     name: str
     keys: tuple[Key, ...]
+    ids: frozenset[str] = frozenset()
 
 
 class PathReader:
@@ -230,7 +234,7 @@ class PathReader:
         drivers = [one for one in workers if one.is_driver and options.job_id in (None, one.job_id)]
         keys = {one.worker_id: ThreadKey(one.worker_id, one.pid) for one in drivers}
         read = [one for one in drivers if keys[one.worker_id] in self._vertices]
-        return [Root(name, (keys[one.worker_id],)) for name, one in self._named(read)]
+        return [self._root(name, (keys[one.worker_id],)) for name, one in self._named(read)]
 
     def _is_of_job(self, key: Key, job_id: str | None) -> bool:
         vertex = self._vertices[key]
@@ -256,7 +260,12 @@ class PathReader:
             for key, vertex in self._vertices.items()
             if vertex.task_id and vertex.worker_id and vertex.child_pid is None
         )
-        return [Root(name, tuple(running_there.get(one.worker_id, ()))) for name, one in self._named(workers)]
+        return [self._root(name, tuple(running_there.get(one.worker_id, ()))) for name, one in self._named(workers)]
+
+    def _root(self, name: str, keys: tuple[Key, ...]) -> Root:
+        read = [one for key in keys if (one := self._index.execution_of(self._vertices[key]))]
+        refs = {ref for one in read if one.call for ref in one.call.refs}
+        return Root(name, keys, frozenset(refs.union(one.task_id for one in read if one.task_id)))
 
     def _named(self, workers: Sequence[Worker]) -> list[tuple[str, Worker]]:
         """Each with its kind, and its rank or the beginning of its id where several are of one kind."""
@@ -364,3 +373,18 @@ class Hindsight:
             found[key] = node, missing
         self._later = found
         return {key: missing for key, (_, missing) in found.items()}
+
+
+class OwnWaits:
+    """Numbers the waits of each root, from 1: another one is for a ref that the last one was not for."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def number(self, root: Root) -> int:
+        """The number of the wait in which a root is in this sample, or was last."""
+        number, last = self._last.get(root.name, (0, frozenset()))
+        if not root.ids <= last:
+            number, last = number + 1, root.ids
+            self._last[root.name] = number, last
+        return number

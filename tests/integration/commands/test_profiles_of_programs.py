@@ -159,9 +159,9 @@ ray.init()
 @ray.remote(num_cpus=0)
 class Rank:
     def short(self):
-        time.sleep(0.4)
+        time.sleep(0.3)
     def long(self):
-        time.sleep(1.2)
+        time.sleep(0.9)
 fast, slow = Rank.remote(), Rank.remote()
 print("ready", flush=True)
 while True:
@@ -169,7 +169,7 @@ while True:
 """
 
 
-def test_in_hindsight_a_wait_is_for_what_ended_last(shared: SharedCluster, tmp_path: Path) -> None:
+def test_in_hindsight_a_wait_is_for_what_ended_last_and_each_is_a_step(shared: SharedCluster, tmp_path: Path) -> None:
     script = tmp_path / "unequal.py"
     script.write_text(UNEQUAL)
     with shared.running(script) as running:
@@ -180,6 +180,9 @@ def test_in_hindsight_a_wait_is_for_what_ended_last(shared: SharedCluster, tmp_p
         found = re.search(rf"([\d.]+) %  [\d.]+ s  Rank\.{function} ", done.stdout)
         return float(found[1]) if found else 0.0
 
+    steps = re.search(r"Steps: (\d+) iterations of <module> \(unequal\.py:13\) .*: median 0\.[789] s", both.stdout)
+    assert steps, both.stdout
+    assert 3 <= int(steps[1]) <= 6
     assert 8 < share_of(both, "short") < 30, both.stdout
     assert share_of(last, "short") < 5, last.stdout
     assert share_of(last, "long") > 75, last.stdout

@@ -77,6 +77,20 @@ def test_a_root_at_several_places_at_once_has_no_order() -> None:
     assert iterations_of(profile_of([for_all, *turns])) == []
 
 
+def test_a_loop_on_one_line_has_an_iteration_for_each_of_its_waits() -> None:
+    """The first and the last wait may be of other iterations; a wait is in two samples on different paths."""
+    at_reward, at_queue = (line(25), GET, *REWARD), (line(25), GET, QUEUE, *REWARD)
+    looped = [(2.0, at_reward), (3.0, at_reward), (0.5, at_queue), (6.0, at_reward), (2.0, at_reward), (2.0, at_reward)]
+    turns = in_turn((4.0, (line(3), ON_CPU)), *looped, (9.0, (line(30), SLEEP)))
+    numbered = [one._replace(nth_wait=at) for one, at in zip(turns, (0, 1, 2, 2, 3, 4, 5, 5), strict=True)]
+    (found,) = iterations_of(profile_of(numbered))
+
+    assert (found.place, found.last_line) == (line(25), 25)
+    assert [one.length_us for one in found.each] == [3_500_000, 6_000_000, 2_000_000]
+    assert found.long == (1,)
+    assert iterations_of(profile_of(turns)) == []
+
+
 def test_the_steps_of_a_real_training_loop() -> None:
     """Recorded with 4.5 samples a second on a busy machine; each fourth step saves."""
     (found,) = iterations_of(PROFILES.load(RECORDED_PROFILE))

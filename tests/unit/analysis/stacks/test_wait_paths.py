@@ -17,6 +17,7 @@ from dstack.analysis.stacks.wait_paths import (
     OTHERS,
     Hindsight,
     Nodes,
+    OwnWaits,
     PathNode,
     PathReader,
     Paths,
@@ -26,6 +27,7 @@ from dstack.analysis.stacks.wait_paths import (
 )
 from dstack.errors import UsageError
 from dstack.model.profile import PathStep, ProfileOptions
+from dstack.model.snapshot import producer_task_id
 from dstack.model.vertex_keys import Key, TaskKey
 from tests.unit.scenes import Scene
 
@@ -208,3 +210,26 @@ def test_hindsight_is_the_last_missing_of_each_wait(seed: int) -> None:
     found = [sorted(int(str(one).partition(":")[2]) for one in choice[key(0)]) for choice in reversed(choices)]
 
     assert found == [list(one) for one in expected]
+
+
+# The waits of a root
+
+
+def test_another_wait_is_for_a_ref_that_the_last_one_was_not_for() -> None:
+    waits = OwnWaits()
+    missing = ["", "ab", "b", "", "b", "bc", "c", "d"]
+
+    assert [waits.number(Root("driver", (), frozenset(one))) for one in missing] == [0, 1, 1, 1, 1, 2, 2, 3]
+    assert waits.number(Root("actor", (), frozenset("d"))) == 1
+
+
+def test_a_root_has_the_refs_that_it_waits_for_and_the_calls_that_it_runs() -> None:
+    scene = Scene()
+    driver, cook = scene.driver(), scene.actor("Cook")
+    calls = [scene.call(cook, "cook", by=driver) for _ in range(2)]
+    cook.runs(calls[0])
+    driver.gets(*calls)
+    (of_driver,), (of_actor,) = (reader_of(scene).roots(one) for one in (DRIVERS, ProfileOptions(of="Cook")))
+
+    assert {producer_task_id(ref) for ref in of_driver.ids} == {call.task.task_id for call in calls}
+    assert of_actor.ids == {calls[0].task.task_id}
