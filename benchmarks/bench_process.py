@@ -51,6 +51,7 @@ OPTIONS: SampleOptions = {
     "locals": False,
     "pause": False,
     "children": False,
+    "reach": False,  # as in a first sample
     "thread_context": None,
     "deadline_s": 60.0,
 }

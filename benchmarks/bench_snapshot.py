@@ -1,10 +1,10 @@
 """Blocked workers on one node, read by dstack and by alternative tools.
 
-Everything is measured in one run, in turns, on the same hung actors: one sample of the workers by a warm probe, a
-snapshot in a warm process, and `dstack check` as a command (cold); ``py-spy dump --native`` on one worker after
-another, as ``ray stack`` does it, without its sudo; the same with ``--nonblocking`` and without native frames; and if
-Ray's dashboard is installed, its page for one worker's stack, and the agent behind it, one worker after another. The
-same samples are measured for workers with additional threads.
+Everything is measured in one run, in turns, on the same hung actors: one sample of the workers by a warm probe; a
+snapshot in a session that has taken one, and the first one of a new session; `dstack check` as a command (cold);
+``py-spy dump --native`` on one worker after another, as ``ray stack`` does it, without its sudo; the same with
+``--nonblocking`` and without native frames; and if Ray's dashboard is installed, its page for one worker's stack, and
+the agent behind it, one worker after another. The same samples are measured for workers with additional threads.
 
 Then the effects on workers: some actors have a thread that ticks every millisecond and records its longest gap while
 they are read continuously and, as the noise, while nothing reads them. A process that polls the workers' states counts
@@ -54,12 +54,14 @@ from benchmarks.harness import (
     times_s,
 )
 from dstack.analysis.diagnose import diagnose
-from dstack.collecting.capture import snapshot
+from dstack.collecting.capture import take
+from dstack.collecting.collector import Terms
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import SampleOptions, encoded
+from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.probes.node_access.targets import targets, thread_context_layout
 
 SIZES = (10, 25, 64)
@@ -70,7 +72,8 @@ TICKING = 4
 WINDOW_S, WORK_S = 3.0, 0.3
 HAS_DASHBOARD = importlib.util.find_spec("aiohttp_cors") is not None
 """Whether ``ray[default]`` is installed."""
-NOTHING, SAMPLE, WARM, COLD = "not read", "dstack, warm sample", "dstack, warm snapshot", "`dstack check`, cold"
+NOTHING, SAMPLE, COLD = "not read", "dstack, warm sample", "`dstack check`, cold"
+WARM, NEW = "dstack, warm snapshot", "dstack, a session's first snapshot"
 LOOP, NONBLOCKING = "`ray stack`'s loop", "py-spy dump --nonblocking, in turn"
 AGENT, DASHBOARD = "the agent's GetTraceback, in turn", "the dashboard's page of a stack, in turn"
 
@@ -129,6 +132,7 @@ class Ring:
         time.sleep(3)
         self.failures: Counter[str] = Counter()
         self._probe = NodeProbe()
+        self._session = ProbeSession()
         self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self.pids]
         self._options: SampleOptions = {
             "native": False,
@@ -147,7 +151,7 @@ class Ring:
 
     def ways(self) -> dict[str, Action]:
         """All measured ways by name."""
-        ways: dict[str, Action] = {**self.ways_to_read(), WARM: self.warm, COLD: self.cold}
+        ways: dict[str, Action] = {**self.ways_to_read(), WARM: self.warm, NEW: self.first, COLD: self.cold}
         if HAS_DASHBOARD:
             ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
         return ways
@@ -165,10 +169,15 @@ class Ring:
         assert sites.count("ray.get") == len(self.pids), sites
         return answer
 
-    def snapshot(self) -> Snapshot:
-        recorded = snapshot(self.address)
+    def snapshot(self, session: ProbeSession | None = None) -> Snapshot:
+        """One without the second in which a check observes what may only poll: here the driver is what reads."""
+        recorded = take(session or self._session, self.address, Terms(watch_s=0.0))
         self.failures.update(one.reason for one in recorded.failures)
         return recorded
+
+    def first(self) -> None:
+        with ProbeSession() as session:
+            self.snapshot(session)
 
     def warm(self) -> Snapshot:
         recorded = self.snapshot()

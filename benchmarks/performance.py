@@ -118,6 +118,10 @@ class Measured:
         yield Budget(f"warm sample of {NUMBER} blocked workers on one node", 0.15, seconds(runs, SAMPLE), "s", n)
         yield Budget("the same, how many times as fast as `ray stack`'s loop", 30, times, "times", n, floor=True)
         yield Budget(f"warm sample of {LARGE} blocked workers on one node", 0.4, seconds(large, SAMPLE), "s", n)
+        confirmed = f"warm confirmed snapshot of {NUMBER} blocked workers"
+        warm_ms = bench_snapshot.cpu_ms(runs[bench_snapshot.WARM]) / NUMBER
+        yield Budget(confirmed, 0.5, seconds(runs, bench_snapshot.WARM), "s", n)
+        yield Budget("its CPU time per worker", 25, warm_ms, "ms", n)
         cold_s = seconds(runs, bench_snapshot.COLD)
         yield Budget(f"confirmed `dstack check`, cold, {NUMBER} blocked workers", 1.2, cold_s, "s", n)
         yield Budget(f"CPU time per blocked worker with another {THREADS}", 5, cpu_ms, "ms", n)
