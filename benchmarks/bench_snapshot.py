@@ -120,7 +120,7 @@ class Member:
 class Ring:
     """Actors on their own cluster, each of which waits for the next one."""
 
-    def __init__(self, workers: int, threads: Shape, context: Any) -> None:
+    def __init__(self, workers: int, threads: Shape, context: Any, session: ProbeSession) -> None:
         self.address: str = context.address_info["gcs_address"]
         self._dashboard: str = context.dashboard_url
         self._token = connect(self.address).metadata
@@ -132,8 +132,8 @@ class Ring:
         time.sleep(3)
         self.failures: Counter[str] = Counter()
         self._probe = NodeProbe()
-        self._session = ProbeSession()
-        self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self.pids]
+        self._session = session
+        self._targets = [one for one in targets(self.first().workers) if one["pid"] in self.pids]
         self._options: SampleOptions = {
             "native": False,
             "locals": False,
@@ -175,12 +175,12 @@ class Ring:
         self.failures.update(one.reason for one in recorded.failures)
         return recorded
 
-    def first(self) -> None:
+    def first(self) -> Snapshot:
         with ProbeSession() as session:
-            self.snapshot(session)
+            return self.warm(session)
 
-    def warm(self) -> Snapshot:
-        recorded = self.snapshot()
+    def warm(self, session: ProbeSession | None = None) -> Snapshot:
+        recorded = self.snapshot(session)
         assert diagnose(recorded).verdict == "deadlock", recorded.failures  # with assumptions: this driver could end it
         return recorded
 
@@ -240,7 +240,8 @@ def ring_of(workers: int, threads: Shape = NONE) -> Iterator[Ring]:
     os.environ["PATH"] = os.pathsep.join([str(Path(PYSPY).parent), os.environ["PATH"]])  # Ray's agent searches there
     context = ray.init("local", num_cpus=2, include_dashboard=HAS_DASHBOARD, log_to_driver=False)
     try:
-        yield Ring(workers, threads, context)
+        with ProbeSession() as session:
+            yield Ring(workers, threads, context, session)
     finally:
         ray.shutdown()
 
