@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
+from threading import Thread
 
 import pytest
 
@@ -28,7 +29,6 @@ from tests.processes import wait_until
 
 pytestmark = pytest.mark.ray
 
-PYSPY = str(Path(sys.executable).with_name("py-spy"))
 RUNS = frozenset({"load", "train", "store", "compute", "licensed", "outer", "step", "respond", "computing"})
 MEASURED_S = 40.0
 WITHIN_POINTS = 5.0
@@ -44,37 +44,29 @@ def program(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @contextmanager
-def ended(command: Sequence[str], running: Example, stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A command that is killed at the end."""
-    environment = dict(running.environment)
-    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-@contextmanager
-def profiling(running: Example, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A running ``dstack profile`` that has samples, as the progress on its terminal says; killed at the end."""
+def profiling(running: Example, *options: str) -> Iterator[tuple[subprocess.Popen[str], bytearray]]:
+    """A running ``dstack profile`` that has samples, as its terminal says, and what that shows; killed at the end."""
     command = [*DSTACK, "profile", "--address", running.address, *options]
     environment = {**running.environment, "TERM": "xterm"}
-    shown = bytearray()
     terminal, its_end = os.openpty()
-    os.set_blocking(terminal, False)
+    shown = bytearray()
 
-    def has_samples() -> bool:
-        with suppress(BlockingIOError):
-            shown.extend(os.read(terminal, 65536))
-        return re.search(rb"[1-9]\d* samples", shown) is not None
+    def read() -> None:
+        with suppress(OSError):  # at its end
+            while data := os.read(terminal, 65536):
+                shown.extend(data)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its_end, text=True, env=environment) as child:
         os.close(its_end)
+        reader = Thread(target=read, daemon=True)
+        reader.start()
         try:
-            wait_until(has_samples, deadline_s=60, what=lambda: f"a profile: {shown!r}")
-            yield child
+            has_samples = re.compile(rb"[1-9]\d* samples")
+            wait_until(lambda: has_samples.search(shown), deadline_s=60, what=lambda: f"a profile: {shown!r}")
+            yield child, shown
         finally:
             child.kill()
+            reader.join()
             os.close(terminal)
 
 
@@ -85,14 +77,14 @@ def spent_in(running: Example) -> str | None:
 
 def profiled(running: Example, folder: Path, seconds: float = MEASURED_S) -> tuple[Profile, str]:
     """A profile of programs from their begin to their end, and what they printed about it."""
-    with profiling(running, "--rate", "10", "-o", str(folder / "p.json")) as child:
+    with profiling(running, "--rate", "10", "-o", str(folder / "p.json")) as (child, shown):
         (folder / "begin").touch()
         time.sleep(seconds)
         (folder / "end").touch()
         spent = wait_until(lambda: spent_in(running), deadline_s=120, what=running.output)
         child.send_signal(SIGINT)
         child.communicate(timeout=ENDED_S)
-    assert child.returncode == 0
+    assert child.returncode == 0, shown
     return PROFILES.load(folder / "p.json"), spent
 
 
@@ -181,12 +173,15 @@ def test_an_actor_is_followed(program: Running) -> None:
 @pytest.mark.parametrize(("number", "code"), [(SIGINT, 0), (SIGTERM, 128 + SIGTERM)])
 def test_a_signal_ends_the_profile_and_keeps_it(program: Running, number: Signals, code: int) -> None:
     running, _ = program
-    with profiling(running) as child:
+    with profiling(running) as (child, shown):
         child.send_signal(number)
         out, _ = child.communicate(timeout=ENDED_S)
 
-    assert child.returncode == code
+    assert child.returncode == code, shown
     assert re.match(r"\d\.\d s of driver known_shares\.py, in \d+ samples, ", out)
+    heaviest = re.search(r"^ 1\. +(\d+\.\d) %  .*<module> \(known_shares\.py:\d+\) → time\.sleep$", out, re.MULTILINE)
+    assert heaviest, out
+    assert float(heaviest[1]) > 50
 
 
 def test_a_program_is_run_and_profiled_to_its_end(program: Running, tmp_path: Path) -> None:

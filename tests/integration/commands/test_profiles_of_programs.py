@@ -17,7 +17,7 @@ from dstack.analysis.stacks.profiles import times_of
 from dstack.words import grouped
 from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.shared_cluster import SharedCluster
-from tests.integration.commands.test_profile import ENDED_S, WITHIN_POINTS, ended, profiled
+from tests.integration.commands.test_profile import ENDED_S, WITHIN_POINTS, profiled
 from tests.paths import PROGRAMS
 
 pytestmark = pytest.mark.ray
@@ -110,7 +110,8 @@ def test_what_runs_on_a_cpu_is_what_pyspy_shows(shared: SharedCluster, tmp_path:
     script.write_text(COMPUTING)
     with shared.running(script) as running:
         terms = ["--format", "raw", "--nonblocking", "--rate", "50", "--duration", "25", "--output", str(raw)]
-        with ended([PYSPY, "record", *terms, "--pid", str(running.pid)], running) as pyspy:
+        recording = [PYSPY, "record", *terms, "--pid", str(running.pid)]
+        with subprocess.Popen(recording, stderr=subprocess.PIPE) as pyspy:
             command = [*DSTACK, "profile", "--address", running.address, "--rate", "10", "--duration", "25"]
             subprocess.run([*command, "-o", str(tmp_path / "p.folded")], env=dict(running.environment), check=True)
             pyspy.communicate(timeout=ENDED_S)
