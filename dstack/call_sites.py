@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.libraries import collective, compiled_graphs, data, serve, torch, train
-from dstack.observed.call_site import BOTH_RAYS, Site, caller, leaf, site
+from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Site, caller, leaf, site
 from dstack.observed.calls import Call, CallKind
 
 THREADING, FUTURES = "/threading.py", "/concurrent/futures/_base.py"
@@ -35,7 +35,7 @@ RAY = (
     GROUP_WAIT,
     DIRECT_TRANSPORT,
     Site("ray.main_loop", "", (leaf("/ray/_private/worker.py", "main_loop", BOTH_RAYS),), is_idle=True),
-    Site("ray.gc", "", (caller("/ray/_private/gc_collect_manager.py", "run", "Ray 2.60"),), is_idle=True),
+    Site("ray.gc", "", (caller("/ray/_private/gc_collect_manager.py", "run", NEW_RAY),), is_idle=True),
     SHUTDOWN,
     site(
         "ray.function_manager.fetch",

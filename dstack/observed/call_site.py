@@ -19,7 +19,7 @@ Timeout = Literal["none", "local", "unknown"]
 a call in C. ``local``: a variable of the site has it. ``unknown``: neither shows it, as that of a socket."""
 
 ALL_PYTHONS = "Python 3.10 to 3.14"
-BOTH_RAYS = "Ray 2.46 and 2.60"
+BOTH_RAYS, NEW_RAY = "Ray 2.46 and 2.60", "Ray 2.60"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ IN_STORE = 100 * 1024
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
-Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
+Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory", "Ray"]
 Cause = Literal[
     "timeout",
     "unreachable",
@@ -40,8 +40,9 @@ Cause = Literal[
 """The typed cause of a failure, for logic; ``Failure.reason`` is the text for users.
 
 In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
-pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed; an answer that
-cannot be parsed; only a part was given; memory that cannot be interpreted; it is starting; anything else.
+pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed, or Ray does not
+have what a detail needs; an answer that cannot be parsed; only a part was given; memory, or a Ray, that cannot be
+interpreted; it is starting; anything else.
 """
 
 

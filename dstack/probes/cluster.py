@@ -14,6 +14,7 @@ from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.observations import MergedAnswers, Observations, awaited_refs, ends_elsewhere, has_children
@@ -72,6 +73,7 @@ class ClusterProbe:
         self._progress("reading the control plane")
         self._inventory = take_inventory(self.cluster, budget.rpc_timeout_s())
         self._note(self._inventory.failures)
+        self._note(lost.failure() for lost in protocol().lost if not lost.is_vital)
         if not any(node.alive for node in self._inventory.nodes):
             reason = NO_NODE if self._inventory.nodes else STARTING
             self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])

@@ -10,18 +10,23 @@ import platform
 import pwd
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import ray
 
 from dstack.model.diagnosis import Check
-from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
+from dstack.probes.connection.ray_protocol import PIECES as GCS_PIECES
+from dstack.probes.connection.ray_protocol import protocol
+from dstack.probes.node.core_worker_replies import PIECES as CORE_WORKER_PIECES
 from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.python_process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy import PySpy, find_pyspy
-from dstack.version import __version__
+from dstack.probes.node.ray_messages import REMEDY
+from dstack.probes.node.ray_sources import PARTS, lost_in
+from dstack.version import TESTED_RAYS, __version__, release_of
 from dstack.words import listed
 
 PYTHONS = ((3, 10), (3, 14))
@@ -32,7 +37,7 @@ PYSPY_S = 5.0
 
 def host_checks() -> list[Check]:
     """Check the platform, the versions, the permission to read processes, py-spy, and the known memory layouts."""
-    return [_platform(), _python(), _ray(), _permission(), _pyspy(), _layouts()]
+    return [_platform(), _python(), _ray(), *_pieces(), _permission(), _pyspy(), _layouts()]
 
 
 def _platform() -> Check:
@@ -52,14 +57,27 @@ def _python() -> Check:
 
 
 def _ray() -> Check:
-    tested = listed([".".join(map(str, release)) for release in SUPPORTED])
-    text = f"Ray {ray.__version__}"
-    if release_of(ray.__version__) in SUPPORTED:
+    """The Ray that dstack uses, which may be another than the cluster's."""
+    text, last = f"Ray {ray.__version__}", ".".join(map(str, TESTED_RAYS[1]))
+    release = release_of(ray.__version__)
+    if release is not None and release < TESTED_RAYS[0]:
+        oldest = ".".join(map(str, TESTED_RAYS[0]))
+        return Check("failure", f"{text}: not supported", f"Use Ray {oldest} or later, that of the cluster.")
+    if release in TESTED_RAYS:
         return Check("ok", f"{text}: dstack is tested with it")
-    if is_supported(ray.__version__):
-        return Check("ok", f"{text}: should work, as {tested} do, but dstack is not tested with it")
-    remedy = f"Use Ray {_range(SUPPORTED)}, that of the cluster."
-    return Check("failure", f"{text}: not supported, as dstack is tested with {tested}", remedy)
+    if release is not None and release < TESTED_RAYS[1]:
+        return Check("ok", f"{text}: not tested with dstack, whose tests run with earlier and later ones")
+    return Check("ok", f"{text}: not tested with dstack, whose tests run with Ray up to {last}")
+
+
+def _pieces() -> list[Check]:
+    """Whether that Ray has what dstack reads of Ray, piece by piece."""
+    pieces = (*GCS_PIECES, *CORE_WORKER_PIECES)
+    lost = protocol(pieces).lost + lost_in(Path(ray.__file__).parent)
+    if not lost:
+        count = len(pieces) + len(PARTS)
+        return [Check("ok", f"this Ray has all {count} pieces that dstack reads: services, messages, functions")]
+    return [Check("failure" if one.is_vital else "limit", one.reason, REMEDY) for one in lost]
 
 
 def _permission() -> Check:

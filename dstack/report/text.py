@@ -40,6 +40,7 @@ from dstack.report.rich_text import (
     wrapped,
 )
 from dstack.report.summaries import STYLE_OF_VERDICT, headline
+from dstack.version import untested_ray
 from dstack.words import SHOWN, capitalised, plural, shortly, word
 
 WIDTH = 100
@@ -191,6 +192,8 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, det
     origin = f"Ray {snapshot.ray_version}{where}, {taken}{f', job {job} only' if job else ''}"
     text = f"{_covered(analysed.diagnosis)}, {', '.join(_timing(snapshot, details=details))}; {origin}"
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
+    if untested := untested_ray(snapshot.ray_version):
+        console.print(SafeText(f"{capitalised(untested)}.", "dim"))
 
 
 def _print_gaps(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:

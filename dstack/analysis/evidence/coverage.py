@@ -21,11 +21,13 @@ from dstack.model.diagnosis import (
 )
 from dstack.model.snapshot import Snapshot, Worker
 from dstack.model.vertex_keys import Key
-from dstack.observed.node import Cause, Failure
+from dstack.observed.node import Cause, Failure, Stage
 from dstack.observed.processes import ACCESSES, Access
 from dstack.words import grouped
 
 ReadState = Literal["seen", "partly seen", "not seen"]
+HIDING: tuple[tuple[Stage, Cause], ...] = (("core worker", "truncated"), ("Ray", "unreadable"))
+"""The stages and causes of failures with workers that may hide a wait, though the worker was read."""
 PASSING: tuple[Cause, ...] = ("timeout", "ended", "starting")
 """The causes of failures that another attempt a moment later may not meet."""
 
@@ -130,9 +132,10 @@ def _may_pass(gap: Gap) -> bool:
 def _may_hide(failure: Failure) -> bool:
     """Whether a failure may hide something stuck, though every worker counts as observed.
 
-    A worker without an answer, or on a node without one, does not count; one that listed only some of its tasks does.
+    A worker without an answer, or on a node without one, does not count; one that listed only some of its tasks does,
+    and one whose Ray does not have what recognises its waits.
     """
-    return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
+    return failure.stage == "control plane" or (failure.stage, failure.cause) in HIDING
 
 
 def read_workers(snapshot: Snapshot) -> set[str]:

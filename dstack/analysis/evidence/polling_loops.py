@@ -41,7 +41,7 @@ from dstack.model.snapshot import (
     is_of_driver,
     producer_task_id,
 )
-from dstack.observed.call_site import Place, caller
+from dstack.observed.call_site import NEW_RAY, Place, caller
 from dstack.observed.calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from dstack.words import grouped
@@ -49,8 +49,8 @@ from dstack.words import grouped
 MIN_READINGS = 4
 """Fewer observations of a loop prove nothing."""
 ENDLESS: tuple[Place, ...] = (
-    caller("/ray/util/multiprocessing/pool.py", "run", "Ray 2.60"),
-    caller("/ray/experimental/rdt/rdt_manager.py", "_monitor_failures", "Ray 2.60"),
+    caller("/ray/util/multiprocessing/pool.py", "run", NEW_RAY),
+    caller("/ray/experimental/rdt/rdt_manager.py", "_monitor_failures", NEW_RAY),
     *data.ENDLESS,
     *serve.ENDLESS,
     *train.ENDLESS,

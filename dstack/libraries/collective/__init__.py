@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.observed.call_site import BOTH_RAYS, Site, leaf, operations
+from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Site, leaf, operations
 
 FILE = "/ray/util/collective/collective.py"
 ON_GLOO = "/ray/util/collective/collective_group/torch_gloo_collective_group.py"
@@ -23,7 +23,7 @@ SITES = (
     Site(
         "ray.util.collective.start",
         "start of a ray.util.collective group",
-        (leaf(ON_GLOO, "_rendezvous", "Ray 2.60"),),
+        (leaf(ON_GLOO, "_rendezvous", NEW_RAY),),
         polls=True,
     ),
 )

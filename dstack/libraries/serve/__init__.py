@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.libraries import Recogniser
-from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller, site
+from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Place, Site, caller, site
 
 PRIVATE = "/ray/serve/_private/"
 HANDLE = "/ray/serve/handle.py"
@@ -18,7 +18,7 @@ CHOOSING = {
 
 FREE_REPLICA = site(
     "ray.serve.free_replica",
-    Place(CHOOSING["_choose_replica_for_request"], "_choose_replica_for_request", "coroutine", "Ray 2.60"),
+    Place(CHOOSING["_choose_replica_for_request"], "_choose_replica_for_request", "coroutine", NEW_RAY),
     Place(CHOOSING["choose_replica_for_request"], "choose_replica_for_request", "coroutine", "2.46, not run"),
     name="Serve's wait for a free replica",
 )
@@ -65,7 +65,7 @@ PARTS = (
     ),
     Recogniser(r"ProxyActor", "Serve's proxy", actor_name=r"SERVE_PROXY_ACTOR.*", is_machinery=True),
 )
-ENDLESS = (caller("/ray/serve/_private/client.py", "_wait_for_application_running", "Ray 2.60"),)
+ENDLESS = (caller("/ray/serve/_private/client.py", "_wait_for_application_running", NEW_RAY),)
 """Where ``serve.run`` polls, without a timeout, until the application runs or has failed."""
 IN_PROXY = "ProxyResponseGenerator."
 """The names of the functions in which Serve's proxy waits for a response begin so; Ray 2.60."""

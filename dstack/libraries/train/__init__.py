@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.libraries import Recogniser
-from dstack.observed.call_site import BOTH_RAYS, Site, caller, site
+from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Site, caller, site
 
 COLLECTIVE = "/ray/train/v2/_internal/execution/collective_impl.py"
 
@@ -19,12 +19,12 @@ SITES = (
     ),
     site(
         "ray.train.collective.barrier",
-        caller(COLLECTIVE, "barrier", "Ray 2.60"),
+        caller(COLLECTIVE, "barrier", NEW_RAY),
         name="barrier of ray.train.collective",
     ),
     site(
         "ray.train.collective.broadcast_from_rank_zero",
-        caller(COLLECTIVE, "broadcast_from_rank_zero", "Ray 2.60"),
+        caller(COLLECTIVE, "broadcast_from_rank_zero", NEW_RAY),
         name="broadcast of ray.train.collective",
     ),
 )
@@ -47,9 +47,9 @@ TRAINING = "TrainingThread("
 RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 """Loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
 ENDLESS = (
-    caller(f"/{RETRYING[0]}", "run", "Ray 2.60"),
-    caller("/ray/train/_internal/session.py", "_get_result_from_queues", "Ray 2.60"),
-    caller("/ray/air/execution/_internal/actor_manager.py", "next", "Ray 2.60"),
+    caller(f"/{RETRYING[0]}", "run", NEW_RAY),
+    caller("/ray/train/_internal/session.py", "_get_result_from_queues", NEW_RAY),
+    caller("/ray/air/execution/_internal/actor_manager.py", "next", NEW_RAY),
 )
 """The loop of Train's controller, with all that it calls, where a worker of the first Train awaits a result, and where
 the loop of Tune's trials polls for the next event."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,11 +17,10 @@ from dstack.errors import ClusterError, UsageError
 from dstack.probes.connection.hosts import join_address, split_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS, tls_pems
-
-SUPPORTED = ((2, 46), (2, 60))
-"""First and last Ray minor version with which this code was tested."""
+from dstack.version import TESTED_RAYS, release_of
 
 CONNECT_TIMEOUT_S = 2.0
+UPGRADE_RAY = "Upgrade Ray, or use py-spy on each node: ray stack."
 NAME_THE_ADDRESS = "Give its address with --address HOST:PORT or RAY_ADDRESS."
 
 Metadata = tuple[tuple[str, str], ...]
@@ -162,26 +160,12 @@ def _no_answer_of_gcs(address: str, error: grpc.RpcError) -> ClusterError:
     )
 
 
-def is_supported(version: str) -> bool:
-    """Whether this version of Ray is one that the tests run on, or between these."""
-    release = release_of(version)
-    return release is not None and SUPPORTED[0] <= release <= SUPPORTED[1]
-
-
-def release_of(version: str) -> tuple[int, int] | None:
-    """``(2, 60)`` of ``2.60.1``; None if it is no version."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def _require_supported(version: str) -> None:
-    if is_supported(version):
-        return
-    (low, high) = (".".join(map(str, bound)) for bound in SUPPORTED)
-    raise ClusterError(
-        f"The cluster runs Ray {version or 'of an unknown version'}; this dstack supports {low} to {high}.",
-        "Install a dstack that supports it: pip install --upgrade ray-dstack.",
-    )
+    """Newer versions than the tested ones are not refused: what they lack is found piece by piece."""
+    release, first = release_of(version), TESTED_RAYS[0]
+    if release is not None and release < first:
+        oldest = ".".join(map(str, first))
+        raise ClusterError(f"The cluster runs Ray {version}; dstack supports {oldest} and later.", UPGRADE_RAY)
 
 
 WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."

@@ -12,24 +12,37 @@ from typing import Any
 import grpc
 
 from dstack.observed.node import Cause
+from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
+from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.node.core_worker_replies import explained
+from dstack.probes.node.ray_messages import Unusable
 from dstack.words import grouped
 
 MAX_CONCURRENT = 256
-Request = tuple[Callable[[Any], Any], str, Any]
-"""A function that makes the service's stub from a channel; the method; the message."""
+Service = tuple[str, str]
+"""A service, and the generated module that has it, by its name without ``_pb2``."""
+Request = tuple[Service, str, Callable[[], Any]]
+"""A service, its method, and what makes the message."""
+
+
+def gcs_service(name: str) -> Service:
+    """A service of the GCS."""
+    return f"{name}GcsService", "gcs_service"
+
+
+KV = gcs_service("InternalKV")
 
 
 @dataclass(frozen=True)
 class UnaryCall:
-    """One unary call: ``stub`` makes the service's stub from a channel."""
+    """One unary call to a method of a service of Ray; ``message`` makes the request, which this Ray may not have."""
 
     address: str
-    stub: Callable[[Any], Any]
+    service: Service
     method: str
-    request: Any
+    message: Callable[[], Any]
     timeout_s: float
 
 
@@ -84,11 +97,17 @@ async def _call_all(calls: Sequence[UnaryCall], metadata: Metadata) -> list[Any]
 
 
 async def _call(channel: grpc.aio.Channel, call: UnaryCall, metadata: Metadata) -> Any:
-    method = getattr(call.stub(channel), call.method)
+    service, module = call.service
     try:
-        return await asyncio.wait_for(
-            method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
-        )
+        stub = getattr(getattr(ray_stubs, f"{module}_pb2_grpc"), f"{service}Stub")
+        method, message = getattr(stub(channel), call.method), call.message()
+    except (AttributeError, ValueError, TypeError) as error:
+        return CallFailure(f"this Ray has no {call.method} as dstack knows it: {error}", "malformed")
+    try:
+        reply = await asyncio.wait_for(method(message, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5)
+        return protocol().checked(reply)
+    except Unusable as error:
+        return CallFailure(str(error), "malformed")
     except grpc.RpcError as error:
         return _explained(error, call)
     except asyncio.TimeoutError:

@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from dstack.observed.node import CoreWorkerReply, Failure, NodeAnswer
-from dstack.probes.node.core_worker_replies import STAGE, GrpcModules, explained, is_from, observed, omission, timed_out
+from dstack.probes.node.core_worker_replies import (
+    NEW_KIND,
+    PIECES,
+    STAGE,
+    GrpcModules,
+    explained,
+    is_from,
+    observed,
+    omission,
+    timed_out,
+)
+from dstack.probes.node.ray_messages import REMEDY, Protocol, release_of_folder
 from dstack.probes.node.target_process import Problem
 from dstack.probes.node.wire import CoreWorker, NodeRequest, Questions
 
@@ -50,7 +61,10 @@ def load_modules(stubs: Callable[[], Any] | None = None) -> GrpcModules:
         raise CannotAsk(f"the Python module {error.name} is not installed there") from error
     except Exception as error:  # generated modules raise errors of protobuf, of several types
         raise CannotAsk(f"Ray's gRPC modules cannot be imported there: {type(error).__name__}: {error}") from error
-    return GrpcModules(grpc, common, core_worker, service)
+    protocol = Protocol(PIECES, common.DESCRIPTOR.pool, release_of_folder(Path(common.__file__).parents[2]))
+    if vital := next((lost for lost in protocol.lost if lost.is_vital), None):
+        raise CannotAsk(vital.reason)
+    return GrpcModules(grpc, common, core_worker, service, protocol)
 
 
 class _RaysOwn:
@@ -284,12 +298,17 @@ class _Round:
         if not is_from(worker, reply):
             self._fail(worker, Problem(STAGE, "it has ended: another worker uses its port", "ended"))
             return
-        if left_out := omission(reply):
+        if (left_out := omission(reply)) is not None:
             self._fail(worker, left_out)
+        for lost in self._modules.protocol.lost:
+            self._fail(worker, Problem("Ray", lost.reason, lost.cause, REMEDY))
         try:
-            self._replies.found[worker["worker_id"]] = observed(reply, self._modules, self._questions)
+            whole = self._modules.protocol.checked(reply)
+            found = self._replies.found[worker["worker_id"]] = observed(whole, self._modules, self._questions)
+            if found.is_cut and left_out is None:
+                self._fail(worker, NEW_KIND)
         except (AttributeError, ValueError) as error:
-            reason = f"its reply has another form than those of Ray 2.46 to 2.60: {error}"
+            reason = f"its reply has another form than dstack knows: {error}"
             self._fail(worker, Problem(STAGE, reason, "malformed"))
 
     def _end(self, call: _Call, *, is_good: bool) -> None:

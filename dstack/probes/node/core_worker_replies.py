@@ -7,15 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, get_args
 
 from dstack.observed.node import IN_STORE, CoreWorkerReply, Ref, Stage, Task, TaskKind
+from dstack.probes.node.ray_messages import NEW, Piece, Protocol, name_of
 from dstack.probes.node.target_process import Problem
 from dstack.probes.node.wire import CoreWorker, Questions
 
 MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
+KINDS: dict[str, TaskKind] = {kind: kind for kind in get_args(TaskKind)}
+NEW_KIND = Problem("core worker", "it has tasks of a kind that dstack does not know", "truncated")
 
 _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
@@ -26,12 +29,60 @@ STAGE: Stage = "core worker"
 
 @dataclass(frozen=True)
 class GrpcModules:
-    """grpc, and Ray's generated modules that a request to a core worker needs."""
+    """grpc, and Ray's generated modules that a request to a core worker needs, with the pieces of its protocol."""
 
     grpc: Any
     common: Any
     core_worker: Any
     service: Any
+    protocol: Protocol
+
+
+WAITS, REFS = "the tasks and refs of workers", "the refs of workers"
+PIECES = (
+    Piece(WAITS, "CoreWorkerService", "GetCoreWorkerStats", "method", is_vital=True),
+    Piece(
+        WAITS,
+        "GetCoreWorkerStatsRequest",
+        "intended_worker_id:bytes include_memory_info:bool include_task_info:bool limit:int",
+        is_vital=True,
+    ),
+    Piece(
+        WAITS,
+        "GetCoreWorkerStatsReply",
+        "core_worker_stats:CoreWorkerStats owned_task_info_entries:list running_task_ids:list tasks_total:int",
+        is_vital=True,
+    ),
+    Piece(
+        WAITS,
+        "CoreWorkerStats",
+        "worker_id:bytes job_id:bytes actor_id:bytes language:enum object_refs:list objects_total:int"
+        " used_resources:map num_pending_tasks:int num_executed_tasks:int num_running_tasks:int task_queue_length:int"
+        " num_owned_objects:int num_owned_actors:int num_object_refs_in_scope:int num_local_objects:int",
+        is_vital=True,
+    ),
+    Piece(
+        "the tasks of workers",
+        "TaskInfoEntry",
+        "type:enum name:text func_or_class_name:text scheduling_state:enum job_id:bytes task_id:bytes"
+        " parent_task_id:bytes required_resources:map node_id:bytes actor_id:bytes placement_group_id:bytes",
+        is_vital=True,
+    ),
+    Piece("the states of tasks", "TaskStatus", "NIL PENDING_ARGS_AVAIL SUBMITTED_TO_WORKER FINISHED FAILED", "value"),
+    Piece("the runtime environments of tasks", "TaskInfoEntry", "runtime_env_info:RuntimeEnvInfo"),
+    Piece("the runtime environments of tasks", "RuntimeEnvInfo", "serialized_runtime_env:text"),
+    Piece("the labels that tasks ask for", "TaskInfoEntry", "label_selector:map", since=NEW),
+    Piece(
+        REFS,
+        "ObjectRefInfo",
+        "object_id:bytes object_size:int local_ref_count:int submitted_task_ref_count:int contained_in_owned:list"
+        " pinned_in_memory:bool task_status:enum attempt_number:int",
+        is_vital=True,
+    ),
+    Piece("what workers hold", "ResourceAllocations", "resource_slots:list", is_vital=True),
+    Piece("what workers hold", "ResourceAllocations.ResourceSlot", "allocation:float", is_vital=True),
+)
+"""What dstack needs of the reply of a core worker, piece by piece; Ray 2.46 and 2.60."""
 
 
 def is_from(worker: CoreWorker, reply: Any) -> bool:
@@ -51,18 +102,22 @@ def omission(reply: Any) -> Problem | None:
 
 
 def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWorkerReply:
-    """The reply without tasks that ended."""
+    """The reply without tasks that ended, and cut if some are of a new kind."""
     stats = reply.core_worker_stats
     worker_id = stats.worker_id.hex()
-    states, kinds = cache(modules.common.TaskStatus.Name), cache(modules.common.TaskType.Name)
+    states, kinds = (cache(partial(name_of, enum)) for enum in (modules.common.TaskStatus, modules.common.TaskType))
     refs = tuple(_ref(row, worker_id, states(row.task_status)) for row in stats.object_refs)
     rows = ((row, states(row.scheduling_state)) for row in reply.owned_task_info_entries)
     pending = ((row, state) for row, state in rows if state not in ENDED)
     tasks: tuple[Task, ...] = ()
     task_states: dict[str, str] = {}
+    has_new_kind = False
     if questions["details"]:
+        with_kinds = [(row, state, KINDS.get(kinds(row.type))) for row, state in pending]
+        known = [(row, state, kind) for row, state, kind in with_kinds if kind is not None]
+        has_new_kind = len(known) < len(with_kinds)
         attempts, items = _attempts(refs), Counter(ref.ref[:48] for ref in refs if _is_item(ref))
-        tasks = tuple(_task(row, worker_id, state, kinds(row.type), attempts, items) for row, state in pending)
+        tasks = tuple(_task(row, worker_id, state, kind, attempts, items) for row, state, kind in known)
     else:
         task_states = {row.task_id.hex(): state for row, state in pending}
     return CoreWorkerReply(
@@ -73,7 +128,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         language=OTHER_LANGUAGES.get(stats.language),
         held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         executed_tasks=stats.num_executed_tasks,
-        is_cut=len(reply.owned_task_info_entries) < reply.tasks_total,
+        is_cut=has_new_kind or len(reply.owned_task_info_entries) < reply.tasks_total,
         argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
         mapped=_mapped(refs, stats.object_refs),
         counters=_counters(reply),

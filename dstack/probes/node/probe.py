@@ -235,6 +235,8 @@ class NodeProbe:
         with process.problems_of():
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
+            if process.parent_pid is None:
+                process.problems += self._reader.lost_pieces(process)
             note(process)
 
     def _unchanged(self, processes: Sequence[TargetProcess], kept: Collection[str]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import psutil
@@ -22,6 +23,9 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
+from dstack.probes.node.ray_memory import library_of
+from dstack.probes.node.ray_messages import REMEDY
+from dstack.probes.node.ray_sources import folder_of, lost_in
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.system_calls import KernelWaits, remaining_sleep_s
@@ -45,6 +49,7 @@ class ProcessReader:
         self._known: dict[int, KnownProcess] = {}
         self._positions: KnownPositions = {}
         self._sudo_fails = False
+        self._lost: dict[tuple[proc.File | None, str], list[Problem]] = {}
 
     def read(self, process: TargetProcess, request: ReadRequest) -> ProcessReading:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
@@ -91,6 +96,17 @@ class ProcessReader:
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known
+
+    def lost_pieces(self, process: TargetProcess) -> Sequence[Problem]:
+        """What the Ray of an identified process does not have that dstack needs; each Ray is checked once."""
+        library = library_of(self.known_process(process).files)
+        if library is None:
+            return ()
+        key = library.file, library.path
+        if key not in self._lost:
+            found = lost_in(folder) if (folder := folder_of(library, process.pid)) else []
+            self._lost[key] = [Problem("Ray", one.reason, one.cause, REMEDY) for one in found]
+        return self._lost[key]
 
     def forget_ended(self) -> None:
         """Forgets the processes that have ended, and the code of those that have made very much of it."""

@@ -24,8 +24,8 @@ from dstack.observed.node import Failure, NodeAnswer
 from dstack.observed.processes import Process, Thread
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import join_address
-from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
-from dstack.probes.connection.rpc import CallFailure, UnaryCall, call_all
+from dstack.probes.connection.ray_stubs import gcs_service_pb2, reporter_pb2
+from dstack.probes.connection.rpc import KV, CallFailure, UnaryCall, call_all
 from dstack.probes.node.ray_calls import shallow_call
 from dstack.probes.node.stacks.origins import Origins, shown_role
 from dstack.probes.node.stacks.source_files import SourceFiles
@@ -85,18 +85,22 @@ class Agents:
         if not missing:
             return
         keys = {f"{KEY}{node_id}".encode(): node_id for node_id in missing}
-        request = gcs_service_pb2.InternalKVMultiGetRequest(keys=list(keys), namespace=NAMESPACE)
-        stub = gcs_service_pb2_grpc.InternalKVGcsServiceStub
-        call = UnaryCall(self._cluster.address, stub, "InternalKVMultiGet", request, timeout_s)
+
+        def message() -> Any:
+            return gcs_service_pb2.InternalKVMultiGetRequest(keys=list(keys), namespace=NAMESPACE)
+
+        call = UnaryCall(self._cluster.address, KV, "InternalKVMultiGet", message, timeout_s)
         (reply,) = call_all([call], self._cluster.metadata)
         rows = () if isinstance(reply, CallFailure) else reply.results
         found = {keys.get(row.key): _address(row.value) for row in rows}
         self._addresses.update({node_id: found.get(node_id) for node_id in missing})
 
     def _call(self, worker: Worker, timeout_s: float) -> UnaryCall:
-        request = reporter_pb2.GetTracebackRequest(pid=worker.pid)
-        stub = reporter_pb2_grpc.ReporterServiceStub
-        return UnaryCall(self._addresses[worker.node_id] or "", stub, "GetTraceback", request, timeout_s)
+        def message() -> Any:
+            return reporter_pb2.GetTracebackRequest(pid=worker.pid)
+
+        address = self._addresses[worker.node_id] or ""
+        return UnaryCall(address, ("ReporterService", "reporter"), "GetTraceback", message, timeout_s)
 
 
 def _rounds(workers: Sequence[Worker]) -> list[list[Worker]]:

@@ -6,9 +6,9 @@ Asked by gRPC, so neither the dashboard nor a driver is needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,15 +18,9 @@ from dstack.model.snapshot import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, 
 from dstack.observed.node import Failure, StartingWorker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import canonical
-from dstack.probes.connection.ray_stubs import (
-    autoscaler_pb2,
-    autoscaler_pb2_grpc,
-    common_pb2,
-    gcs_pb2,
-    gcs_service_pb2,
-    gcs_service_pb2_grpc,
-)
-from dstack.probes.connection.rpc import CallFailure, Request, UnaryCall, call_all
+from dstack.probes.connection.ray_stubs import autoscaler_pb2, common_pb2, gcs_pb2, gcs_service_pb2
+from dstack.probes.connection.rpc import KV, CallFailure, Request, Service, UnaryCall, call_all, gcs_service
+from dstack.probes.node.ray_messages import REMEDY, name_of
 from dstack.probes.node.redaction import masked_command
 
 PROBE_NAMESPACE = "_dstack"
@@ -85,7 +79,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
         if isinstance(answers[name], CallFailure):
-            raise ClusterError(f"The GCS did not return its {name}: {answers[name].reason}.", CHECK_GCS)
+            raise _no_table(name, answers[name])
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
     own = frozenset(job.job_id for job in own_jobs)
@@ -130,6 +124,11 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     )
 
 
+def _no_table(name: str, failure: CallFailure) -> ClusterError:
+    remedy = REMEDY if failure.cause == "malformed" else CHECK_GCS
+    return ClusterError(f"The GCS did not return its {name}: {failure.reason}.", remedy)
+
+
 def _raylets(rows: Iterable[Any]) -> dict[str, tuple[str, int]]:
     return {row.node_id.hex(): (canonical(row.node_manager_address), row.node_manager_port) for row in rows}
 
@@ -144,24 +143,24 @@ def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     )
 
 
-_LISTS = {
-    "nodes": ("NodeInfo", "GetAllNodeInfo"),
-    "workers": ("WorkerInfo", "GetAllWorkerInfo"),
-    "actors": ("ActorInfo", "GetAllActorInfo"),
-    "jobs": ("JobInfo", "GetAllJobInfo"),
-    "placement groups": ("PlacementGroupInfo", "GetAllPlacementGroup"),
-    "total resources": ("NodeResourceInfo", "GetAllTotalResources"),
-    "available resources": ("NodeResourceInfo", "GetAllAvailableResources"),
+_LISTS: dict[str, tuple[Service, str]] = {
+    "nodes": (gcs_service("NodeInfo"), "GetAllNodeInfo"),
+    "workers": (gcs_service("WorkerInfo"), "GetAllWorkerInfo"),
+    "actors": (gcs_service("ActorInfo"), "GetAllActorInfo"),
+    "jobs": (gcs_service("JobInfo"), "GetAllJobInfo"),
+    "placement groups": (gcs_service("PlacementGroupInfo"), "GetAllPlacementGroup"),
+    "total resources": (gcs_service("NodeResourceInfo"), "GetAllTotalResources"),
+    "available resources": (gcs_service("NodeResourceInfo"), "GetAllAvailableResources"),
 }
 
 
 def take_roll(cluster: Cluster, timeout_s: float, *, with_jobs: bool = False) -> Inventory:
     """Reads only live nodes, workers and dstack's jobs, or all ``with_jobs``. Raises as :func:`take_inventory`."""
-    calls = [UnaryCall(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
+    calls = [UnaryCall(cluster.address, *request, timeout_s) for request in _roll_requests()]
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
         if isinstance(reply, CallFailure):
-            raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
+            raise _no_table(name, reply)
     alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
     ids = {node.node_id for node in alive}
     own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]
@@ -177,25 +176,36 @@ def take_roll(cluster: Cluster, timeout_s: float, *, with_jobs: bool = False) ->
     )
 
 
-def _roll_requests() -> dict[str, Request]:
+def _roll_requests() -> list[Request]:
     """Requests that cost the GCS little: without dead workers, and without requests from the GCS to every driver."""
-    requests = {name: _LISTS[name] for name in ("nodes", "workers", "jobs")}
-    filled = {name: _request(*request) for name, request in requests.items()}
-    filled["workers"][2].filters.is_alive = True
-    filled["jobs"][2].skip_submission_job_info_field = True
-    filled["jobs"][2].skip_is_running_tasks_field = True
-    return filled
+
+    def live_workers() -> Any:
+        request = gcs_service_pb2.GetAllWorkerInfoRequest()
+        request.filters.is_alive = True
+        return request
+
+    def jobs() -> Any:
+        leave_out = {"skip_submission_job_info_field": True, "skip_is_running_tasks_field": True}
+        return gcs_service_pb2.GetAllJobInfoRequest(**leave_out)
+
+    messages: dict[str, Callable[[], Any]] = {
+        "nodes": partial(_empty, "GetAllNodeInfo"),
+        "workers": live_workers,
+        "jobs": jobs,
+    }
+    return [(*_LISTS[name], message) for name, message in messages.items()]
 
 
 def _requests() -> dict[str, Request]:
-    """The requests to the GCS by the name of their table: stub, method and message."""
-    lists = {name: _request(*request) for name, request in _LISTS.items()}
+    """The requests to the GCS by the name of their table."""
+    lists: dict[str, Request] = {
+        name: (service, method, partial(_empty, method)) for name, (service, method) in _LISTS.items()
+    }
     return {**lists, **AUTOSCALER_REQUESTS, "cluster's metadata": METADATA_REQUEST}
 
 
-def _request(service: str, method: str) -> Request:
-    stub = getattr(gcs_service_pb2_grpc, f"{service}GcsServiceStub")
-    return stub, method, getattr(gcs_service_pb2, f"{method}Request")()
+def _empty(method: str) -> Any:
+    return getattr(gcs_service_pb2, f"{method}Request")()
 
 
 def _rows(reply: Any, name: str) -> Iterable[Any]:
@@ -291,7 +301,7 @@ def _actor(row: Any) -> Actor:
         actor_id=row.actor_id.hex(),
         job_id=row.job_id.hex(),
         class_name=row.class_name,
-        state=gcs_pb2.ActorTableData.ActorState.Name(row.state),
+        state=name_of(gcs_pb2.ActorTableData.ActorState, row.state),
         name=row.name,
         namespace=row.ray_namespace,
         node_id=_id(_node_of(row.address)),
@@ -332,10 +342,7 @@ def _death_reason(cause: Any) -> str | None:
     kind: str | None = cause.WhichOneof("context")
     if kind is None or kind != "actor_died_error_context":
         return kind
-    context = cause.actor_died_error_context
-    names = context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number
-    reason = names.get(context.reason)
-    return reason.name if reason else None
+    return name_of(gcs_pb2.ActorDiedErrorContext.Reason, cause.actor_died_error_context.reason) or None
 
 
 def _sentence(text: str) -> str | None:
@@ -355,27 +362,27 @@ def _placement_group(row: Any) -> PlacementGroup:
         placement_group_id=row.placement_group_id.hex(),
         name=row.name,
         namespace=row.ray_namespace,
-        state=states.Name(row.state),
-        strategy=common_pb2.PlacementStrategy.Name(row.strategy),
+        state=name_of(states, row.state),
+        strategy=name_of(common_pb2.PlacementStrategy, row.strategy),
         bundles=tuple(Bundle(resources=dict(b.unit_resources), node_id=_id(b.node_id)) for b in row.bundles),
         job_id=_id(row.creator_job_id),
         creator_actor_id=_id(row.creator_actor_id),
         is_detached=row.is_detached,
-        scheduling_state=gcs_pb2.PlacementGroupStats.SchedulingState.Name(row.stats.scheduling_state),
+        scheduling_state=name_of(gcs_pb2.PlacementGroupStats.SchedulingState, row.stats.scheduling_state),
         requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
     )
 
 
 AUTOSCALER_REQUESTS: dict[str, Request] = {
     "autoscaler's report": (
-        gcs_service_pb2_grpc.InternalKVGcsServiceStub,
+        KV,
         "InternalKVGet",
-        gcs_service_pb2.InternalKVGetRequest(key=b"__autoscaling_status"),
+        lambda: gcs_service_pb2.InternalKVGetRequest(key=b"__autoscaling_status"),
     ),
     "autoscaler's state": (
-        autoscaler_pb2_grpc.AutoscalerStateServiceStub,
+        ("AutoscalerStateService", "autoscaler"),
         "GetClusterStatus",
-        autoscaler_pb2.GetClusterStatusRequest(),
+        lambda: autoscaler_pb2.GetClusterStatusRequest(),
     ),
 }
 """What shows whether an autoscaler may add nodes to the cluster.
@@ -416,9 +423,9 @@ def _may_add_v2(status: Any) -> bool:
 
 
 METADATA_REQUEST: Request = (
-    gcs_service_pb2_grpc.InternalKVGcsServiceStub,
+    KV,
     "InternalKVGet",
-    gcs_service_pb2.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA"),
+    lambda: gcs_service_pb2.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA"),
 )
 """What Ray keeps for its usage reports, also if these are off. The head writes it before a driver can connect."""
 

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -35,9 +35,10 @@ from dstack.model.snapshot import (
 )
 from dstack.observed.node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import CallFailure, UnaryCall, call_all
-from dstack.probes.node.core_worker_replies import group_asked_for
+from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2
+from dstack.probes.connection.rpc import CallFailure, UnaryCall, call_all, gcs_service
+from dstack.probes.node.core_worker_replies import KINDS, group_asked_for
+from dstack.probes.node.ray_messages import name_of
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_state.control_plane import GUESSES
 from dstack.probes.ray_state.repeated_calls import (
@@ -218,17 +219,19 @@ MAX_FINISHED = 2000
 """The rows that are requested: 3 kB each of failed tasks, with their tracebacks, and 0.5 kB each of others."""
 MAX_EXCLUDED = 50
 """The newest dead jobs, whose tasks the GCS leaves out; those of other dead jobs are left out here."""
-_KINDS: dict[str, TaskKind] = {
-    kind: kind for kind in ("NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK")
-}
 
 
 def _ask(cluster: Cluster, requests: Iterable[Any], timeout_s: float) -> list[Any]:
     """The replies to several requests for task events at once; a :class:`CallFailure` where there is none."""
-    stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
-    return call_all(
-        [UnaryCall(cluster.address, stub, "GetTaskEvents", one, timeout_s) for one in requests], cluster.metadata
-    )
+    calls = [
+        UnaryCall(cluster.address, gcs_service("TaskInfo"), "GetTaskEvents", partial(_as_is, one), timeout_s)
+        for one in requests
+    ]
+    return call_all(calls, cluster.metadata)
+
+
+def _as_is(message: Any) -> Any:
+    return message
 
 
 def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[dict[str, int], list[Failure]]:
@@ -328,7 +331,7 @@ class _Reader:
         """The attempts that have a kind and a time."""
         for row in rows:
             states = states_of(row.state_updates.state_ts_ns)
-            kind = _KINDS.get(_kind_name(row.task_info.type))
+            kind = KINDS.get(name_of(common_pb2.TaskType, row.task_info.type))
             if states and kind is not None:
                 yield self._attempt(row, kind, states)
 
@@ -365,10 +368,6 @@ class _Reader:
     def _shared_resources(self, resources: Mapping[str, float]) -> dict[str, float]:
         key = tuple(sorted(resources.items()))
         return self._resources.setdefault(key, dict(key))
-
-
-def _kind_name(number: int) -> str:
-    return common_pb2.TaskType.Name(number) if number in common_pb2.TaskType.values() else ""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,10 @@ from dstack.observed.node import Cause, CoreWorkerReply, Failure, Ref
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
-from dstack.probes.node.core_worker_calls import CoreWorkers
-from dstack.probes.node.core_worker_replies import ENDED
+from dstack.probes.node.core_worker_calls import CannotAsk, CoreWorkers, Replies
+from dstack.probes.node.core_worker_replies import ENDED, STAGE
+from dstack.probes.node.ray_messages import REMEDY
+from dstack.probes.node.target_process import Problem
 from dstack.probes.ray_state.control_plane import Inventory
 
 LIMIT = 2_000_000
@@ -51,7 +53,11 @@ def ask_core_workers(
     Workers that were not reached by ``deadline``, a ``time.monotonic()``, are among the failures.
     """
     asking = CoreWorkers(lambda: ray_stubs, kept=0)
-    replies = asking.ask(core_workers(workers), how, deadline)
+    try:
+        replies = asking.ask(core_workers(workers), how, deadline)
+    except CannotAsk as error:
+        problem = Problem(STAGE, f"it was not asked: {error}", "malformed", REMEDY)
+        replies = Replies(failures=[problem.failure(worker.worker_id, worker.pid, 0.0) for worker in workers])
     asking.close()
     node_of = {worker.worker_id: worker.node_id for worker in workers}
     failures = [replace(one, node_id=node_of.get(one.worker_id or ""), sample=sample) for one in replies.failures]

@@ -41,7 +41,7 @@ def test_the_permission_follows_from_the_capability_the_user_and_yama(
     monkeypatch.setattr(proc, "ptrace_scope", lambda: scope)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
 
-    found, text, remedy = check(3)
+    found, text, remedy = check(4)
     assert (found, says in text) == (level, True), text
     assert (remedy is None) == (level == "ok")
 
@@ -49,11 +49,11 @@ def test_the_permission_follows_from_the_capability_the_user_and_yama(
 def test_a_missing_pyspy_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_host, "find_pyspy", lambda: None)
 
-    assert check(4) == ("limit", "no py-spy, so no --native, --pause or --gil", "Install it: pip install py-spy.")
+    assert check(5) == ("limit", "no py-spy, so no --native, --pause or --gil", "Install it: pip install py-spy.")
 
 
 def test_the_known_layouts_are_that_of_this_python_and_the_saved_ones() -> None:
-    level, text, _ = check(5)
+    level, text, _ = check(6)
 
     version = ".".join(platform.python_version_tuple()[:2])
     assert (level, text.split(", and ")[0]) == ("ok", f"memory layouts: CPython {version} as it is here")
@@ -66,16 +66,21 @@ def test_a_build_with_an_unknown_layout_is_a_limit(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(this_host, "own_layout", refuse)
 
-    level, text, remedy = check(5)
+    level, text, remedy = check(6)
     assert (level, "free-threaded" in text) == ("limit", True)
     assert "py-spy" in str(remedy)
 
 
-@pytest.mark.parametrize("version", ["2.45.1", "2.61.0"])
-def test_an_unsupported_ray_is_a_failure(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(ray, "__version__", version)
+def test_an_unsupported_ray_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.45.1")
 
-    assert check(2)[:2] == ("failure", f"Ray {version}: not supported, as dstack is tested with 2.46 and 2.60")
+    assert check(2) == ("failure", "Ray 2.45.1: not supported", "Use Ray 2.46 or later, that of the cluster.")
+
+
+def test_the_installed_ray_has_all_pieces() -> None:
+    level, text, _ = check(3)
+
+    assert (level, "pieces that dstack reads" in text) == ("ok", True)
 
 
 def test_another_platform_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +100,8 @@ def test_another_python_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("2.46.0", "dstack is tested with it"),
         ("2.60.1", "dstack is tested with it"),
-        ("2.53.0", "should work, as 2.46 and 2.60 do, but dstack is not tested with it"),
+        ("2.53.0", "not tested with dstack, whose tests run with earlier and later ones"),
+        ("2.61.0", "not tested with dstack, whose tests run with Ray up to 2.60"),
     ],
 )
 def test_a_supported_version_of_ray_is_said_to_be_tested_or_not(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dstack.probes.connection.connect import SUPPORTED
+from dstack.version import TESTED_RAYS
 from tests.paths import ROOT
 from tests.versions.compatibility import PAIRS, SMOKE, Pair
 
@@ -18,6 +18,6 @@ def test_the_page_names_the_tested_pairs(heading: str, pairs: tuple[Pair, ...]) 
     assert sorted(named) == sorted([("2.60", "3.11"), *((pair.ray.removesuffix(".0"), pair.python) for pair in pairs)])
 
 
-def test_the_page_names_the_supported_versions() -> None:
-    first, last = (".".join(map(str, version)) for version in SUPPORTED)
-    assert f"Ray {first} to {last}" in TEXT
+def test_the_page_names_the_tested_rays() -> None:
+    first, last = (".".join(map(str, version)) for version in TESTED_RAYS)
+    assert f"tested with Ray {first} and {last}" in TEXT

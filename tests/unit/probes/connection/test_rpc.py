@@ -5,15 +5,13 @@ import sys
 
 PROGRAM = """
 import socket, threading
-from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import UnaryCall, call_all
+from ray.core.generated import gcs_service_pb2
+from dstack.probes.connection.rpc import UnaryCall, call_all, gcs_service
 
 with socket.socket() as bound:  # a port without a listener
     bound.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{bound.getsockname()[1]}"
-    call = UnaryCall(
-        address, gcs_service_pb2_grpc.NodeInfoGcsServiceStub, "CheckAlive", gcs_service_pb2.CheckAliveRequest(), 5.0
-    )
+    call = UnaryCall(address, gcs_service("NodeInfo"), "CheckAlive", gcs_service_pb2.CheckAliveRequest, 5.0)
     thread = threading.Thread(target=lambda: print(call_all([call], ())))
     thread.start()
     thread.join()

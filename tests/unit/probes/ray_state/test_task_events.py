@@ -247,7 +247,7 @@ def test_the_bytes_of_a_task_are_those_of_its_live_objects_each_once() -> None:
 
 def test_without_a_reply_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def call_all(calls: Sequence[UnaryCall], metadata: Any) -> list[Any]:
-        assert [call.request.limit for call in calls] == [9]
+        assert [call.message().limit for call in calls] == [9]
         return [CallFailure("no answer within 1.0 s", "timeout")]
 
     monkeypatch.setattr(task_events, "call_all", call_all)
@@ -272,8 +272,8 @@ class Gcs:
 
     def call_all(self, calls: Sequence[UnaryCall], metadata: Any) -> list[Any]:
         for call in calls:
-            (state,) = call.request.filters.state_filters
-            self.requests[state.state] = call.request
+            (state,) = call.message().filters.state_filters
+            self.requests[state.state] = call.message()
         return [self.replies.get(state, gcs_service_pb2.GetTaskEventsReply()) for state in self.requests]
 
 

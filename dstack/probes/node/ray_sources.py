@@ -1,0 +1,129 @@
+"""The functions and locals by which dstack recognises waits in Ray, checked against the source of the Ray that runs.
+
+The file of a process's core worker library tells where its Ray is, also in a container. Functions are found by their
+``def``, and locals as words in their body: a stack shows them by these names. Seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dstack.call_sites import RAY_GET, RAY_WAIT, SITES
+from dstack.libraries import data, serve, train
+from dstack.libraries.compiled_graphs.reading import GRAPH_FILE, LOOPS, MONITOR
+from dstack.libraries.train.reading import MEETING, WAITING
+from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Place
+from dstack.probes.node.asyncio.future_sources import GENERATOR_FILE
+from dstack.probes.node.group_calls import STORE_FILE, WAIT
+from dstack.probes.node.named_values import EXECUTOR
+from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node.procfs.raylets import WORKER_SCRIPTS
+from dstack.probes.node.ray_messages import NEW, OLDEST, LostPiece, Release, release_of_folder, text_of_file
+from dstack.probes.node.stacks.origins import RAY_WORKER_FILE, SETUP_HOOK, SETUP_HOOK_FILE
+
+RAY = "/ray/"
+"""The folder of Ray in the paths of places."""
+VITAL = ("ray.main_loop",)
+"""The sites without which idle workers would seem to wait."""
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """A function in a file of Ray with some ``names`` in its body; the whole file where ``function`` is empty.
+
+    ``feeds`` is what dstack knows by it. Ray before ``since`` does not have it.
+    """
+
+    feeds: str
+    file: str
+    function: str = ""
+    names: tuple[str, ...] = ()
+    is_vital: bool = False
+    since: Release = OLDEST
+
+
+def _of_places() -> Iterator[SourcePart]:
+    """The places of Ray that name or prove waits."""
+    for site in SITES.values():
+        for place in site.places:
+            yield from _of_place(place, site.name or site.id, is_vital=site.id in VITAL)
+    for place in (*data.ENDLESS, *serve.ENDLESS, *train.ENDLESS):
+        yield from _of_place(place, f"the loop of {place.function}")
+
+
+def _of_place(place: Place, name: str, *, is_vital: bool = False) -> Iterator[SourcePart]:
+    since = {BOTH_RAYS: OLDEST, NEW_RAY: NEW}.get(place.seen)
+    if place.file.startswith(RAY) and since is not None:
+        names = (place.having,) if place.having else ()
+        yield SourcePart(name, place.file, place.function, names, is_vital=is_vital, since=since)
+
+
+PARTS = (
+    SourcePart(RAY_GET.name, RAY_WORKER_FILE, "get_objects", ("object_refs", "timeout"), is_vital=True),
+    SourcePart(RAY_WAIT.name, RAY_WORKER_FILE, "wait", ("ray_waitables", "num_returns", "timeout"), is_vital=True),
+    SourcePart("waits for the next value of a generator", GENERATOR_FILE, "_next_sync", since=NEW),
+    SourcePart("the actors of handles", "ray/actor.py", names=("_ray_actor_id",)),
+    SourcePart("the concurrency groups of actors", "ray/_private/function_manager.py", EXECUTOR),
+    SourcePart("setup hooks of workers", SETUP_HOOK_FILE, SETUP_HOOK),
+    SourcePart("workers that are starting", WORKER_SCRIPTS[0]),
+    SourcePart("the stages of compiled graphs", GRAPH_FILE, LOOPS[0], ("tasks",)),
+    SourcePart("the drivers of compiled graphs", GRAPH_FILE, MONITOR, ("outer",)),
+    SourcePart("the ranks of Ray Train", MEETING[0], MEETING[1], ("world_rank", "world_size"), since=NEW),
+    SourcePart("the ranks of Ray Train", WAITING[0], WAITING[1], since=NEW),
+    SourcePart("the splits of Ray Data", data.SPLIT, "_barrier", ("split_idx",)),
+    SourcePart("transfers of Ray Direct Transport", STORE_FILE, WAIT, ("obj_id",), since=NEW),
+    *_of_places(),
+)
+
+
+def folder_of(library: Mapping, pid: int) -> Path | None:
+    """The folder of the Ray of a process, by the file of its core worker library; None where it cannot be opened."""
+    folder = Path(library.path).parent
+    paths = (Path(f"/proc/{pid}/root{folder}"), folder)
+    return next((path for path in paths if text_of_file(path / "_version.py") is not None), None)
+
+
+def lost_in(folder: Path) -> list[LostPiece]:
+    """The parts that the Ray in a folder does not have; none where its version cannot be read."""
+    release = release_of_folder(folder)
+    files: dict[str, str | None] = {}
+
+    def text_of(file: str) -> str | None:
+        path = file.removeprefix("/").removeprefix("ray/")
+        if path not in files:
+            files[path] = text_of_file(folder / path)
+        return files[path]
+
+    found = (part for part in PARTS if OLDEST <= part.since <= release)
+    return list(dict.fromkeys(lost for part in found for lost in _check(part, text_of)))
+
+
+def _check(part: SourcePart, text_of: Callable[[str], str | None]) -> Iterator[LostPiece]:
+    file, text = part.file.removeprefix("/"), text_of(part.file)
+    bodies = [] if text is None else list(_bodies(text, part.function)) if part.function else [text]
+    if any(_has_all(body, part.names) for body in bodies):
+        return
+    what = f"no function {part.function} in {file}" if part.function and text is not None else f"no file {file}"
+    if bodies:
+        missing = [name for name in part.names if not any(_has_all(body, (name,)) for body in bodies)] or part.names
+        what = f"no {' and '.join(missing)} in {f'{part.function} of ' if part.function else ''}{file}"
+    yield LostPiece(f"this Ray has {what}, so dstack does not recognise {part.feeds}", part.is_vital)
+
+
+def _bodies(text: str, function: str) -> Iterator[str]:
+    """The source of each function of this name, up to what follows it in its class or module."""
+    at = text.find(f"def {function}(")
+    while at >= 0:
+        before = text[text.rfind("\n", 0, at) + 1 : at]
+        if before.strip() in ("", "async"):
+            indent = len(before) - len(before.lstrip())
+            end = re.compile(rf"^[ \t]{{0,{indent}}}[^\s)\]]", re.MULTILINE).search(text, at)
+            yield text[at : end.start() if end else len(text)]
+        at = text.find(f"def {function}(", at + 1)
+
+
+def _has_all(body: str, names: Iterable[str]) -> bool:
+    return all(re.search(rf"\b{name}\b", body) for name in names)
