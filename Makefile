@@ -48,7 +48,7 @@ prepare-smoke: $(READY)
 	$(BIN)/python -m tests.versions.compatibility --smoke --prepare
 
 compatibility: $(READY)
-	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility
+	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility $(RAY)
 
 search: $(READY)
 	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds/test_real_worlds.py

@@ -25,6 +25,7 @@ GROUP_WAIT = site(
     caller("/ray/util/placement_group.py", "wait", BOTH_RAYS),
     name="PlacementGroup.wait",
 )
+MAIN_LOOP = Site("ray.main_loop", "", (leaf("/ray/_private/worker.py", "main_loop", BOTH_RAYS),), is_idle=True)
 SHUTDOWN = site("ray.shutdown", caller("/ray/_private/worker.py", "shutdown", BOTH_RAYS))
 DIRECT_TRANSPORT = Site("ray.direct_transport", "Ray Direct Transport", kind="future", library="ray.direct_transport")
 """A call names the object whose tensors it waits for."""
@@ -34,7 +35,7 @@ RAY = (
     GENERATOR,
     GROUP_WAIT,
     DIRECT_TRANSPORT,
-    Site("ray.main_loop", "", (leaf("/ray/_private/worker.py", "main_loop", BOTH_RAYS),), is_idle=True),
+    MAIN_LOOP,
     Site("ray.gc", "", (caller("/ray/_private/gc_collect_manager.py", "run", NEW_RAY),), is_idle=True),
     SHUTDOWN,
     site(

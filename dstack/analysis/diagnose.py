@@ -23,7 +23,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import find_job
-from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis, Vertex
+from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis, Verdict, Vertex
 from dstack.model.snapshot import Snapshot
 
 
@@ -58,18 +58,22 @@ def diagnose(
         outside=outside_waits(reduced, found, rests, job_id),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
     )
-    if findings:
-        return replace(diagnosis, verdict=verdict_of(findings[0].kind))
-    return _without_findings(diagnosis, reduced, rests)
+    if not findings:
+        return _without_findings(diagnosis, reduced, rests)
+    return replace(diagnosis, verdict=_unless_unknown(verdict_of(findings[0].kind), diagnosis))
+
+
+def _unless_unknown(verdict: Verdict, diagnosis: Diagnosis) -> Verdict:
+    """The verdict; that nothing is stuck needs more than too little."""
+    return "unknown" if verdict in ("running", "idle") and is_too_little(diagnosis.coverage) else verdict
 
 
 def _without_findings(diagnosis: Diagnosis, reduced: ReducedGraph, rests: Sequence[Vertex]) -> Diagnosis:
     """With the verdict, and with what is shown only where there is no finding."""
     verdict = verdict_without_findings(reduced, rests, diagnosis.job)
-    is_unknown = verdict in ("running", "idle") and is_too_little(diagnosis.coverage)
     return replace(
         diagnosis,
-        verdict="unknown" if is_unknown else verdict,
+        verdict=_unless_unknown(verdict, diagnosis),
         explanation=tuple(explanation(reduced, rests)),
         remarks=tuple(actors_asked_for(reduced, rests)),
         idle=idle_actors(reduced, diagnosis.job),

@@ -224,16 +224,19 @@ def _form(as_json: bool, details: bool) -> Form:
 @click.command()
 @inputs.address_option
 @inputs.timeout_option
-def doctor(address: str | None, timeout_s: float) -> None:
+@click.option("--pieces", is_flag=True, help="List each piece of Ray that dstack reads, and what it feeds.")
+def doctor(address: str | None, timeout_s: float, pieces: bool) -> None:
     """Show what this machine and the cluster allow: permissions, versions, py-spy, and the probe of each node.
 
     Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
     """
     from dstack.collecting.collector import Terms
-    from dstack.probes.this_host import host_checks
+    from dstack.probes.this_host import host_checks, piece_checks
 
     checks = host_checks()
     _print_checks("This machine", checks)
+    if pieces:
+        _print_checks("What dstack knows by which piece of Ray", piece_checks())
     snapshot = inputs.take_snapshot(address, Terms(timeout_s))
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot

@@ -9,12 +9,13 @@ import os
 import platform
 import pwd
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import ray
 
-from dstack.model.diagnosis import Check
+from dstack.model.diagnosis import Check, Level
 from dstack.probes.connection.ray_protocol import PIECES as GCS_PIECES
 from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.node.core_worker_replies import PIECES as CORE_WORKER_PIECES
@@ -24,8 +25,8 @@ from dstack.probes.node.cpython.python_process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy import PySpy, find_pyspy
-from dstack.probes.node.ray_messages import REMEDY
-from dstack.probes.node.ray_sources import PARTS, lost_in
+from dstack.probes.node.ray_messages import OLDEST, REMEDY, LostPiece, Piece
+from dstack.probes.node.ray_sources import PARTS, SourcePart, lost_in
 from dstack.version import TESTED_RAYS, __version__, release_of
 from dstack.words import listed
 
@@ -77,7 +78,20 @@ def _pieces() -> list[Check]:
     if not lost:
         count = len(pieces) + len(PARTS)
         return [Check("ok", f"this Ray has all {count} pieces that dstack reads: services, messages, functions")]
-    return [Check("failure" if one.is_vital else "limit", one.reason, REMEDY) for one in lost]
+    return [Check(_level([one]), one.reason, REMEDY) for one in lost]
+
+
+def piece_checks() -> list[Check]:
+    """Each piece of Ray that dstack reads, with what it feeds, and whether the Ray that dstack uses has it."""
+    release, folder = release_of(ray.__version__) or OLDEST, Path(ray.__file__).parent
+    found: list[tuple[Piece | SourcePart, Sequence[LostPiece]]]
+    found = [(one, protocol((one,)).lost) for one in (*GCS_PIECES, *CORE_WORKER_PIECES) if one.since <= release]
+    found += [(one, lost_in(folder, [one])) for one in PARTS if one.since <= release]
+    return [Check(_level(lost), f"{piece.feeds}: {piece.what}") for piece, lost in found]
+
+
+def _level(lost: Sequence[LostPiece]) -> Level:
+    return "failure" if any(one.is_vital for one in lost) else "limit" if lost else "ok"
 
 
 def _permission() -> Check:

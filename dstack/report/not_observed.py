@@ -45,6 +45,7 @@ KINDS: Mapping[type[Gap], GapKind] = {
     HidingFailure: "failure",
     UnknownDependency: "dependency",
 }
+CAUSES: tuple[GapKind, ...] = ("failure", "worker")
 ACCESS_WORDS: Mapping[Access, str] = {
     "memory": "read from memory, with what their threads wait for",
     "py-spy": "read by py-spy: stacks, but not what they wait for",
@@ -79,7 +80,10 @@ class Unobserved:
 
 
 def gaps_in_words(analysed: AnalysedSnapshot) -> list[Unobserved]:
-    """What could change the verdict, similar gaps together; those of which no failure says why come first."""
+    """What could change the verdict, similar gaps together.
+
+    Failures come first, then workers that were not read: they are why dependencies are unknown.
+    """
     words_of, gaps = _GapWords(analysed), analysed.diagnosis.gaps
     alike = grouped((words_of.likeness(gap), gap) for gap in gaps if not _failures_of(gap))
     found = [words_of.of(same) for same in alike.values()]
@@ -87,7 +91,7 @@ def gaps_in_words(analysed: AnalysedSnapshot) -> list[Unobserved]:
     for same in alike_failures(reversed(kinds)):
         text = alike_in_words(analysed.snapshot, same)
         found.append(Unobserved(kinds[same[0]], text, len(same), tuple(same)))
-    return found
+    return sorted(found, key=lambda reason: CAUSES.index(reason.kind) if reason.kind in CAUSES else len(CAUSES))
 
 
 def other_failures(analysed: AnalysedSnapshot, gaps: list[Unobserved]) -> list[str]:
@@ -203,13 +207,13 @@ def node_checks(analysed: AnalysedSnapshot) -> Iterator[tuple[Node, list[Check]]
 
 
 def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:
-    """The nodes that answered, and the failures that belong to no node."""
+    """The nodes that answered, and the failures that belong to no node; the checks of this machine name lost pieces."""
     coverage = analysed.diagnosis.coverage
     answered, nodes = coverage.nodes.observed, coverage.nodes.total
     text = f"Ray {analysed.snapshot.ray_version} on {answered} of {plural(nodes, 'node')} that answered"
     return [
         Check("ok" if answered == nodes else "failure", text),
-        *_limits([one for one in coverage.failures if one.node_id is None]),
+        *_limits([one for one in coverage.failures if one.node_id is None and one.stage != "Ray"]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [--smoke [--prepare]]``.
+"""Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [RAY...]``.
 
 Every pair below has its own virtual environment in ``.venv-compatibility``. Its Python must be on the PATH or under
 pyenv. The fallback for Python 3.14 is a Debian tree (:mod:`~tests.versions.debian_tree`): it needs root and mmdebstrap.
@@ -7,6 +7,10 @@ Without these the pair is skipped, and the summary gives the reason.
 Two pairs run in parallel, and each prints its output at its end. The exit code is 1 if tests fail or an interpreter is
 missing. With ``--smoke`` only a few tests run, on the oldest supported Ray, in 2 to 3 minutes; with ``--prepare`` none,
 but their environment is made.
+
+With versions of Ray, such as ``2.55.1``, ``newest`` or ``nightly``, these few tests run on them instead of the pairs.
+Then, and after the pairs, ``dstack doctor --pieces`` lists what dstack reads of these, or of newest and nightly.
+A nightly wheel is not in the package index: where it cannot be had, the summary says so.
 """
 
 from __future__ import annotations
@@ -92,6 +96,14 @@ class Pair:
     def __str__(self) -> str:
         return f"Python {self.python}, Ray {self.ray}"
 
+    @property
+    def requirement(self) -> str:
+        """What to install."""
+        tag = f"cp{self.python.replace('.', '')}"
+        if self.ray == NIGHTLY:
+            return f"ray @ {WHEELS}/ray-3.0.0.dev0-{tag}-{tag}-manylinux2014_x86_64.whl"
+        return "ray" if self.ray == NEWEST else f"ray=={self.ray}"
+
 
 PAIRS = (
     Pair("3.11", "2.46.0", ("tests/integration",)),
@@ -119,6 +131,11 @@ SMOKE = (
 )
 """The pair for CI: the oldest supported Ray can be installed and read."""
 
+NEWEST, NIGHTLY = "newest", "nightly"
+WHEELS = "https://s3-us-west-2.amazonaws.com/ray-wheels/latest"
+"""Where Ray publishes the wheels of its main branch."""
+NOWHERE = "127.0.0.1:1"
+
 CLUSTER = "PYTHON_OF_CLUSTER"
 """The variable with the cluster's Python for tests that read a cluster of another version."""
 
@@ -132,13 +149,35 @@ DIRECTORY = ROOT / ".venv-compatibility"
 def main() -> None:
     pairs: tuple[Pair, ...]
     pairs, workers = (SMOKE, 2) if "--smoke" in sys.argv else (PAIRS, 1)
+    versions = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if versions:
+        pairs = tuple(replace(SMOKE[0], ray=version) for version in versions)
     if "--prepare" in sys.argv:
         pairs = tuple(replace(pair, tests=()) for pair in pairs)
     with ThreadPoolExecutor(2) as side_by_side:
         ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
+    if "--smoke" not in sys.argv:
+        for version in versions or (NEWEST, NIGHTLY):
+            print_pieces(replace(SMOKE[0], ray=version, tests=()))
     for pair, end in zip(pairs, ends, strict=True):
         print(f"{pair}: {end}")
     sys.exit(any(end.startswith(FAILED) for end in ends))
+
+
+def print_pieces(pair: Pair) -> None:
+    """Print what dstack reads of a Ray, piece by piece, and which pieces it does not have."""
+    end = outcome(pair, 1)
+    if end != PASSED:
+        print(f"{pair}: its pieces are not checked: {end}")
+        return
+    command = [str(venv_of(pair) / "bin/python"), "-m", "dstack", "doctor", "--pieces", "--address", NOWHERE]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)  # without a cluster
+    print(f"{pair}:\n{done.stdout}", flush=True)
+
+
+def venv_of(pair: Pair) -> Path:
+    """The virtual environment of a pair."""
+    return DIRECTORY / f"python{pair.python}-ray{pair.ray}"
 
 
 def outcome(pair: Pair, workers: int) -> str:
@@ -161,7 +200,7 @@ def outcome(pair: Pair, workers: int) -> str:
 def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
     """Make the pair's environment and its Debian tree if they are missing, and run its tests, if it has any."""
     variables = {CLUSTER: sys.executable}
-    venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
+    venv = venv_of(pair)
     own = str(venv / "bin/python")
 
     def command(*words: str) -> list[str]:
@@ -173,7 +212,7 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
         tree.make()
     if not (venv / "ready").exists():
         run(*command(python, "-m", "venv", "--clear", str(venv)))
-        packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
+        packages = ("-e", f"{ROOT}[dev]", pair.requirement, *pair.packages)
         run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
     if not pair.tests:

@@ -98,6 +98,8 @@ async def _call_all(calls: Sequence[UnaryCall], metadata: Metadata) -> list[Any]
 
 async def _call(channel: grpc.aio.Channel, call: UnaryCall, metadata: Metadata) -> Any:
     service, module = call.service
+    if not protocol().has(service, call.method):
+        return CallFailure(f"this Ray has no method {call.method} of {service}", "malformed")
     try:
         stub = getattr(getattr(ray_stubs, f"{module}_pb2_grpc"), f"{service}Stub")
         method, message = getattr(stub(channel), call.method), call.message()

@@ -6,6 +6,7 @@ Processes in other languages than Python are read by the tools of these.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,6 +93,8 @@ class ProcessReader:
             interpreter = Interpreter(process.target.get("python"), self._own, files)
             language = language_of(files.values())
             python = KnownPython(self._positions)
+            if library := library_of(files.values()):
+                self.origins.add_ray(os.path.dirname(library.path))
             known = KnownProcess(process.figures.birth, list(files.values()), interpreter, python, language)
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
@@ -105,7 +108,7 @@ class ProcessReader:
         key = library.file, library.path
         if key not in self._lost:
             found = lost_in(folder) if (folder := folder_of(library, process.pid)) else []
-            self._lost[key] = [Problem("Ray", one.reason, one.cause, REMEDY) for one in found]
+            self._lost[key] = [Problem("Ray", lost.reason, lost.cause, REMEDY) for lost in found]
         return self._lost[key]
 
     def forget_ended(self) -> None:

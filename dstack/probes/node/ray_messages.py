@@ -57,6 +57,11 @@ class Piece:
     since: Release = OLDEST
     others: str = ""
 
+    @property
+    def what(self) -> str:
+        """Its owner and its names."""
+        return f"{self.owner} {', '.join(text.partition(':')[0] for text in self.names.split())}"
+
 
 @dataclass(frozen=True)
 class LostPiece:
@@ -86,8 +91,9 @@ class Protocol:
     """The pieces in the descriptor ``pool`` of a Ray of this ``release``; ``lost`` are those not as expected."""
 
     def __init__(self, pieces: Iterable[Piece], pool: Any, release: Release) -> None:
-        self._pool = pool
-        self._absent: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self.pool = pool
+        self._absent: set[tuple[str, str]] = set()
+        self._types: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._vital: dict[str, str] = {}
         self._parts: defaultdict[str, set[str]] = defaultdict(set)
         self._lacks: dict[str, str | None] = {}
@@ -105,26 +111,30 @@ class Protocol:
             raise Unusable(f"its reply has another form than dstack knows: this Ray has no {lacks}")
         return Filled(self, reply, name)
 
-    def default(self, type_name: str) -> Any:
-        """The value of an absent field."""
-        return DEFAULTS[type_name] if type_name in DEFAULTS else Filled(self, None, type_name)
+    def has(self, message: str, field: str) -> bool:
+        """Whether a message of this Ray has a field as dstack knows it."""
+        return (message, field) not in self._absent
 
-    def absent(self, message: str) -> dict[str, str]:
-        """The absent fields of a message with their types."""
-        return self._absent.get(message, {})
+    def default(self, message: str, field: str) -> Any:
+        """The value of an absent field, or of one of an absent message. Raises ``AttributeError`` for any other."""
+        type_name = self._types[message].get(field)
+        if type_name is None:
+            raise AttributeError(f"{message} has no field {field}")
+        return DEFAULTS[type_name] if type_name in DEFAULTS else Filled(self, None, type_name)
 
     def _check(self, piece: Piece) -> Iterator[LostPiece]:
         find = {"field": self._fields, "method": self._methods, "value": self._values}[piece.kind]
         present = find(piece.owner)
         for text in piece.names.split():
             names, _, type_name = text.partition(":")
+            self._types[piece.owner].update(dict.fromkeys(names.split("|"), type_name))
             self._note_parts(piece.owner, type_name, present.get(f"{names}.of"))
             if any(present.get(name) == type_name for name in names.split("|")):
                 continue
             what = f"{piece.kind} {names.partition('|')[0]} of {piece.owner}"
             if names in present:
                 what += f" with the type {type_name}"
-            self._absent[piece.owner][names] = type_name
+            self._absent.update((piece.owner, name) for name in names.split("|"))
             if piece.is_vital:
                 self._vital.setdefault(piece.owner, what)
             yield LostPiece(f"this Ray has no {what}, so dstack does not know {piece.feeds}", piece.is_vital)
@@ -148,17 +158,17 @@ class Protocol:
     def _fields(self, message: str) -> dict[str, str]:
         """The fields by name with their types; ``NAME.of`` is the message or enum in a list, a map or an enum."""
         found: dict[str, str] = {}
-        for field in self._members(self._pool.FindMessageTypeByName, message, "fields"):
+        for field in self._members(self.pool.FindMessageTypeByName, message, "fields"):
             found[field.name], part = _type_of(field)
             if part:
                 found[f"{field.name}.of"] = part
         return found
 
     def _methods(self, service: str) -> dict[str, str]:
-        return {method.name: "" for method in self._members(self._pool.FindServiceByName, service, "methods")}
+        return {method.name: "" for method in self._members(self.pool.FindServiceByName, service, "methods")}
 
     def _values(self, enum: str) -> dict[str, str]:
-        return {value.name: "" for value in self._members(self._pool.FindEnumTypeByName, enum, "values")}
+        return {value.name: "" for value in self._members(self.pool.FindEnumTypeByName, enum, "values")}
 
     def _members(self, find: Callable[[str], Any], name: str, members: str) -> Iterable[Any]:
         try:
@@ -178,11 +188,10 @@ class Filled:
         self._name = name
 
     def __getattr__(self, field: str) -> Any:
-        absent = self._protocol.absent(self._name)
-        if field in absent:
-            return self._protocol.default(absent[field])
         if self._message is None and field == "WhichOneof":
             return lambda _: None
+        if self._message is None or not self._protocol.has(self._name, field):
+            return self._protocol.default(self._name, field)
         return self._of(getattr(self._message, field))
 
     def _of(self, value: Any) -> Any:
@@ -199,11 +208,16 @@ def _name(descriptor: Any) -> str:
     return str(descriptor.full_name).removeprefix(PACKAGE)
 
 
+def is_repeated(field: Any) -> bool:
+    """Whether a field is a list or a map; protobuf has replaced ``label``, which is in releases before 6."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
 def _type_of(field: Any) -> tuple[str, str | None]:
     """The type of a field, and the message or enum in it, if that is not the type."""
     message, enum = field.message_type, field.enum_type
     part = _name(message or enum) if message or enum else None
-    if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
+    if is_repeated(field):
         if message is None or not message.GetOptions().map_entry:
             return "list", part
         value = message.fields_by_name["value"].message_type

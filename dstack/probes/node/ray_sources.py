@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstack.call_sites import RAY_GET, RAY_WAIT, SITES
+from dstack.call_sites import MAIN_LOOP, RAY_GET, RAY_WAIT, SITES
 from dstack.libraries import data, serve, train
 from dstack.libraries.compiled_graphs.reading import GRAPH_FILE, LOOPS, MONITOR
 from dstack.libraries.train.reading import MEETING, WAITING
@@ -26,8 +26,6 @@ from dstack.probes.node.stacks.origins import RAY_WORKER_FILE, SETUP_HOOK, SETUP
 
 RAY = "/ray/"
 """The folder of Ray in the paths of places."""
-VITAL = ("ray.main_loop",)
-"""The sites without which idle workers would seem to wait."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,18 @@ class SourcePart:
     is_vital: bool = False
     since: Release = OLDEST
 
+    @property
+    def what(self) -> str:
+        """Its file with its function and names."""
+        return f"{self.file.removeprefix('/')} {', '.join(filter(None, (self.function, *self.names)))}".strip()
+
 
 def _of_places() -> Iterator[SourcePart]:
     """The places of Ray that name or prove waits."""
     for site in SITES.values():
         for place in site.places:
-            yield from _of_place(place, site.name or site.id, is_vital=site.id in VITAL)
+            name = "idle workers" if site.is_idle else site.name
+            yield from _of_place(place, name, is_vital=site is MAIN_LOOP)
     for place in (*data.ENDLESS, *serve.ENDLESS, *train.ENDLESS):
         yield from _of_place(place, f"the loop of {place.function}")
 
@@ -86,8 +90,8 @@ def folder_of(library: Mapping, pid: int) -> Path | None:
     return next((path for path in paths if text_of_file(path / "_version.py") is not None), None)
 
 
-def lost_in(folder: Path) -> list[LostPiece]:
-    """The parts that the Ray in a folder does not have; none where its version cannot be read."""
+def lost_in(folder: Path, parts: Iterable[SourcePart] = PARTS) -> list[LostPiece]:
+    """Those of the parts that the Ray in a folder does not have; none where its version cannot be read."""
     release = release_of_folder(folder)
     files: dict[str, str | None] = {}
 
@@ -97,7 +101,7 @@ def lost_in(folder: Path) -> list[LostPiece]:
             files[path] = text_of_file(folder / path)
         return files[path]
 
-    found = (part for part in PARTS if OLDEST <= part.since <= release)
+    found = (part for part in parts if OLDEST <= part.since <= release)
     return list(dict.fromkeys(lost for part in found for lost in _check(part, text_of)))
 
 
@@ -106,11 +110,11 @@ def _check(part: SourcePart, text_of: Callable[[str], str | None]) -> Iterator[L
     bodies = [] if text is None else list(_bodies(text, part.function)) if part.function else [text]
     if any(_has_all(body, part.names) for body in bodies):
         return
-    what = f"no function {part.function} in {file}" if part.function and text is not None else f"no file {file}"
+    what = f"function {part.function} in {file}" if part.function and text is not None else f"file {file}"
     if bodies:
         missing = [name for name in part.names if not any(_has_all(body, (name,)) for body in bodies)] or part.names
-        what = f"no {' and '.join(missing)} in {f'{part.function} of ' if part.function else ''}{file}"
-    yield LostPiece(f"this Ray has {what}, so dstack does not recognise {part.feeds}", part.is_vital)
+        what = f"{' and '.join(missing)} in {f'{part.function} of ' if part.function else ''}{file}"
+    yield LostPiece(f"this Ray has no {what}, so dstack does not recognise {part.feeds}", part.is_vital)
 
 
 def _bodies(text: str, function: str) -> Iterator[str]:
@@ -120,7 +124,7 @@ def _bodies(text: str, function: str) -> Iterator[str]:
         before = text[text.rfind("\n", 0, at) + 1 : at]
         if before.strip() in ("", "async"):
             indent = len(before) - len(before.lstrip())
-            end = re.compile(rf"^[ \t]{{0,{indent}}}[^\s)\]]", re.MULTILINE).search(text, at)
+            end = re.compile(rf"^[ \t]{{0,{indent}}}[^\s)\]]", re.MULTILINE).search(text, at + 1)
             yield text[at : end.start() if end else len(text)]
         at = text.find(f"def {function}(", at + 1)
 

@@ -342,7 +342,7 @@ def _death_reason(cause: Any) -> str | None:
     kind: str | None = cause.WhichOneof("context")
     if kind is None or kind != "actor_died_error_context":
         return kind
-    return name_of(gcs_pb2.ActorDiedErrorContext.Reason, cause.actor_died_error_context.reason) or None
+    return name_of(common_pb2.ActorDiedErrorContext.Reason, cause.actor_died_error_context.reason) or None
 
 
 def _sentence(text: str) -> str | None:

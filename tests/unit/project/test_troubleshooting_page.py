@@ -19,6 +19,7 @@ REASON_AT = {
     "CallFailure": 0,
     "DumpFailed": 0,
     "NotThisWorker": 0,
+    "LostPiece": 0,
 }
 """The argument with the message of functions that record or raise a failure: name or position."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")

@@ -44,6 +44,13 @@ class Origins:
         )
         self._of_files: dict[str, Origin] = {}
 
+    def add_ray(self, folder: str) -> None:
+        """Add the folder of a Ray that a process runs, which may be in no folder of packages."""
+        root: tuple[str, Origin] = f"{folder}/", "ray"
+        if root not in self._roots:
+            self._roots = (root, *self._roots)
+            self._of_files.clear()
+
     def of(self, frame: AnyFrame) -> Origin:
         """The origin of a frame."""
         return self.of_position(frame.position)

@@ -165,7 +165,7 @@ def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
 
     diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("unknown", True)
     waits = {describe(vertex): vertex.wait for vertex in diagnosis.vertices.values()}
     wait = waits["Left.ping"]
     assert wait is not None

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from dstack.probes.connection import ray_stubs
+from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.node.core_worker_calls import MAX_AT_ONCE, CoreWorkers
 from dstack.probes.node.wire import Questions
 from tests.processes import wait_until
@@ -109,8 +110,8 @@ def cut_refs(request: Any, reply: Any) -> None:
     reply.core_worker_stats.objects_total = 2
 
 
-def unknown_state(request: Any, reply: Any) -> None:
-    reply.owned_task_info_entries.add(task_id=b"t" * 24, scheduling_state=999)
+def unknown_kind(request: Any, reply: Any) -> None:
+    reply.owned_task_info_entries.add(task_id=b"t" * 24, type=999, scheduling_state=common_pb2.SUBMITTED_TO_WORKER)
     reply.tasks_total = 1
 
 
@@ -124,7 +125,7 @@ def rejected(request: Any, reply: Any) -> None:
         (another_worker, "ended", "another worker uses its port", False),
         (cut_tasks, "truncated", "only 0 of its 3 tasks", True),
         (cut_refs, "truncated", "only 0 of its 2 refs", True),
-        (unknown_state, "malformed", "another form", False),
+        (unknown_kind, "truncated", "of a kind that dstack does not know", True),
         (rejected, "permission", "rejects the token", False),
     ],
 )
