@@ -242,8 +242,12 @@ class RemoteProbes:
 
 
 def _environment(cluster: Cluster) -> dict[str, str]:
-    """The child's environment. Ray does not load a token for an explicit address unless the mode says so."""
+    """The child's environment. Ray does not load a token for an explicit address unless the mode says so.
+
+    Its driver reports no task events: those of the application may be elsewhere than its own would be.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = "token" if cluster.token else "disabled"
+    environment["RAY_task_events_report_interval_ms"] = "0"
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment
