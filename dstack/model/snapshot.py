@@ -393,6 +393,11 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
         """Whether times of different hosts are comparable: no node's clock is known to differ."""
         return not any(node.has_another_time for node in self.nodes)
 
+    @property
+    def lack_of_events(self) -> Failure | None:
+        """Why there are no task events, or which of them are missing; None if that is not known."""
+        return next((failure for failure in self.failures if failure.stage == "task events"), None)
+
     def frames_of(self, execution: Thread | Coroutine | EndedTask) -> tuple[Frame, ...]:
         """The frames of a thread, a coroutine or the exception of an ended task, leaf first."""
         return tuple(self.frames[i] for i in self.stacks[execution.stack])

@@ -22,7 +22,7 @@ IN_STORE = 100 * 1024
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
-Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory", "Ray"]
+Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory", "task events", "Ray"]
 Cause = Literal[
     "timeout",
     "unreachable",

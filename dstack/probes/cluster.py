@@ -39,8 +39,8 @@ Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerReply]
 """The answers of core workers, by worker id."""
 TIMES_TIMEOUT_S = 0.5
-ENDED_TIMEOUT_S = 1.5
-"""Twice the time of two requests with as many tasks as the GCS keeps."""
+ENDED_TIMEOUT_S = 5.0
+"""Twice the time that two requests take the dashboard head with as many tasks as it keeps; the GCS takes a third."""
 MAX_TCP_ENDS = 1_000
 """The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100

@@ -47,6 +47,7 @@ from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.probes.node_access.node_readers import Reading
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
+from dstack.probes.ray_state.repeated_calls import REPORTED_S
 from dstack.probes.ray_state.task_events import EndedTasks, object_bytes
 from dstack.probes.ray_state.workers import Liveness
 from dstack.version import __version__
@@ -202,7 +203,7 @@ class Observations:
     ended_tasks: Future[EndedTasks] | None = None
     starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
-    history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
+    history: Future[tuple[TaskHistory | None, Failure | None]] | None = None
     object_bytes: dict[str, int] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
@@ -264,7 +265,9 @@ class Observations:
         """The snapshot; waits for the times of tasks and the history, if they were requested."""
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
         ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
-        history, history_failures = self.history.result() if self.history and with_history else (None, [])
+        history, failure = self.history.result() if self.history and with_history else (None, None)
+        if lack := self._lack_of_events(inventory, nodes, ended, history, failure):
+            history = history if history and history.kept else None
         return Snapshot(
             dstack_version=__version__,
             taken_at=self.taken_at,
@@ -293,10 +296,32 @@ class Observations:
             tcp_ends=self.tcp_ends,
             raylet_reports=tuple(self.raylets.values()),
             task_times=self.task_times.result() if self.task_times else {},
-            failures=liveness.concern([*self.failures, *history_failures], inventory.workers),
+            failures=liveness.concern([*self.failures, *filter(None, [lack])], inventory.workers),
             notes=(*cluster.notes, *self.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )
+
+    def _lack_of_events(
+        self,
+        inventory: Inventory,
+        nodes: Iterable[Node],
+        ended: EndedTasks,
+        history: TaskHistory | None,
+        failure: Failure | None,
+    ) -> Failure | None:
+        """What task events lack; no events at all are a lack only if tasks ran, and were to be reported by now."""
+        if history is not None and history.kept:
+            return failure
+        is_empty = history is not None or (ended.window is not None and not ended.window.kept)
+        ahead_s = next((node.clock_ahead_s or 0.0 for node in nodes if node.is_head and node.alive), 0.0)
+        age_s = self.taken_at + ahead_s - (inventory.oldest_job_at or self.taken_at)
+        if is_empty and not (age_s > REPORTED_S and self._has_run()):
+            return None
+        return failure or ended.failure
+
+    def _has_run(self) -> bool:
+        """Whether a worker has finished a task."""
+        return any(worker.executed_tasks for sample in self.samples for worker in sample.workers)
 
     def not_retried(self, failed: Iterable[FailedTask]) -> Iterable[FailedTask]:
         """The failed tasks that their owners do not retry, with the holders of their results."""

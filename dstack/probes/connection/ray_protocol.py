@@ -54,6 +54,7 @@ PIECES = (
     ),
     Piece("which jobs are dstack's own", "JobConfig", "ray_namespace:text", is_vital=True),
     Piece("the programs of jobs", "JobTableData", "entrypoint:text"),
+    Piece("whether task events are missing", "JobTableData", "start_time:int"),
     Piece("the submission ids of jobs", "JobConfig", "metadata:map"),
     # Actors
     Piece("the actors", "ActorInfoGcsService", "GetAllActorInfo", "method", is_vital=True),

@@ -40,7 +40,7 @@ class Inventory:
 
     ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
     that died as alive for ever (seen on Ray 2.60). ``gone_workers`` are all others
-    that it lists, by id.
+    that it lists, by id. ``oldest_job_at`` is when the first of the live jobs began, by the clock of the head.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -56,6 +56,7 @@ class Inventory:
     available: dict[str, dict[str, float]] = field(default_factory=dict)
     autoscaler: str | None = None
     is_of_one_driver: bool = False
+    oldest_job_at: float | None = None
     failures: tuple[Failure, ...] = ()
 
     def is_unlisted(self, worker: StartingWorker) -> bool:
@@ -111,6 +112,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         },
         autoscaler=None if is_own else active_autoscaler(answers["autoscaler's report"], answers["autoscaler's state"]),
         is_of_one_driver=is_own,
+        oldest_job_at=_oldest(row for row in _rows(answers["jobs"], "job_info_list") if row.job_id.hex() not in own),
         failures=tuple(
             Failure(
                 stage="control plane",
@@ -247,6 +249,10 @@ def _job(row: Any) -> Job:
         is_dead=row.is_dead,
         submission_id=dict(row.config.metadata).get("job_submission_id"),
     )
+
+
+def _oldest(jobs: Iterable[Any]) -> float | None:
+    return min(filter(None, (_seconds(job.start_time) for job in jobs if not job.is_dead)), default=None)
 
 
 def _worker(row: Any) -> Worker:

@@ -1,9 +1,10 @@
-"""What the task events that workers report to the GCS say: arrived calls, times, the history, and ended tasks.
+"""What the task events that workers report say: arrived calls, times, the history, and ended tasks.
 
-Workers report once a second, and the GCS keeps the last 100,000 attempts or so, of all jobs: others are unknown. For
-each request it reads all of them, whatever the filters: 15 ms with 2,000 tasks, 0.65 s with 93,000 (Ray 2.60, busy
-machine). Several filters of one kind must all be met. There are no pages, only a limit: without a filter that asks for
-one job the GCS gives the newest first, so a limited reply is about the latest tasks. Seen on Ray 2.46 and 2.60.
+Workers report once a second, mostly to the GCS (:mod:`dstack.probes.ray_state.event_source`), which keeps the last
+100,000 attempts or so, of all jobs: others are unknown. For each request it reads all of them, whatever the filters:
+15 ms with 2,000 tasks, 0.65 s with 93,000 (Ray 2.60, busy machine). Several filters of one kind must all be met. There
+are no pages, only a limit: without a filter that asks for one job the GCS gives the newest first, so a limited reply is
+about the latest tasks. Seen on Ray 2.46 and 2.60.
 
 ``error_info.error_message`` has the last 500 characters of an exception's traceback (Ray 2.60), and the event
 ``task:execute`` of the executor has type, value and traceback as JSON. What cannot be parsed is left out.
@@ -17,7 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -36,11 +37,12 @@ from dstack.model.snapshot import (
 from dstack.observed.node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2
-from dstack.probes.connection.rpc import CallFailure, UnaryCall, call_all, gcs_service
+from dstack.probes.connection.rpc import CallFailure
 from dstack.probes.node.core_worker_replies import KINDS, group_asked_for
 from dstack.probes.node.ray_messages import name_of
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_state.control_plane import GUESSES
+from dstack.probes.ray_state.event_source import ask_for_events
 from dstack.probes.ray_state.repeated_calls import (
     EndedCall,
     call_of,
@@ -221,19 +223,6 @@ MAX_EXCLUDED = 50
 """The newest dead jobs, whose tasks the GCS leaves out; those of other dead jobs are left out here."""
 
 
-def _ask(cluster: Cluster, requests: Iterable[Any], timeout_s: float) -> list[Any]:
-    """The replies to several requests for task events at once; a :class:`CallFailure` where there is none."""
-    calls = [
-        UnaryCall(cluster.address, gcs_service("TaskInfo"), "GetTaskEvents", partial(_as_is, one), timeout_s)
-        for one in requests
-    ]
-    return call_all(calls, cluster.metadata)
-
-
-def _as_is(message: Any) -> Any:
-    return message
-
-
 def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[dict[str, int], list[Failure]]:
     """The actor calls that have arrived at their actor by task id, with the attempt that has; and the failures.
 
@@ -242,7 +231,7 @@ def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[
     """
     request = gcs_service_pb2.GetTaskEventsRequest(limit=MAX_ARRIVED)
     request.filters.state_filters.add(state=ARRIVED)
-    (reply,) = _ask(cluster, [request], timeout_s)
+    (reply,) = ask_for_events(cluster, [request], timeout_s).replies
     if isinstance(reply, CallFailure):
         reason = f"the GCS did not return its task events: {reply.reason}"
         return {}, [Failure(stage="control plane", reason=reason, cause=reply.cause, sample=sample)]
@@ -256,8 +245,9 @@ def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) 
     0.34 s (2.60) on a busy machine with 20,000 tasks in the GCS; one for all of a job's tasks, 0.7 s and 4 MB there.
     """
     task_ids = task_ids[:MAX_TIMED]
-    replies = zip(task_ids, _ask(cluster, map(_request_of_task, task_ids), timeout_s), strict=True)
-    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, CallFailure)}
+    replies = ask_for_events(cluster, list(map(_request_of_task, task_ids)), timeout_s).replies
+    pairs = zip(task_ids, replies, strict=True)
+    known = {task_id: reply.events_by_task for task_id, reply in pairs if not isinstance(reply, CallFailure)}
     return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
 
 
@@ -277,18 +267,19 @@ def _times(attempts: Iterable[Any]) -> TaskTimes | None:
     return TaskTimes(attempt=latest, submitted_at=submitted_at, states=rows[latest])
 
 
-def ask_history(cluster: Cluster, limit: int, timeout_s: float) -> tuple[TaskHistory | None, list[Failure]]:
-    """The newest ``limit`` attempts; None, with a failure, if the GCS does not answer in time.
+def ask_history(cluster: Cluster, limit: int, timeout_s: float) -> tuple[TaskHistory | None, Failure | None]:
+    """The newest ``limit`` attempts, and what they lack; None if the GCS does not answer in time.
 
     The GCS leaves out attempts of which it has dropped the first events. Everything, of 90,000 attempts, took 2 s and
     55 MB on 2 busy cores; a request for few takes up to 1 s there.
     """
     asked_at = time.time()
-    (reply,) = _ask(cluster, [gcs_service_pb2.GetTaskEventsRequest(limit=limit)], timeout_s)
+    asked = ask_for_events(cluster, [gcs_service_pb2.GetTaskEventsRequest(limit=limit)], timeout_s)
+    (reply,) = asked.replies
     if isinstance(reply, CallFailure):
         reason = f"the GCS did not return the history of tasks: {reply.reason}"
-        return None, [Failure(stage="control plane", reason=reason, cause=reply.cause)]
-    return history_of(reply, asked_at), []
+        return None, Failure(stage="task events", reason=reason, cause=reply.cause, remedy="Use a longer --timeout.")
+    return history_of(reply, asked_at), asked.failure
 
 
 def history_of(reply: Any, asked_at: float) -> TaskHistory:
@@ -372,18 +363,20 @@ class _Reader:
 
 @dataclass(frozen=True)
 class EndedTasks:
-    """Ended tasks; ``window`` is None if the GCS timed out."""
+    """Ended tasks; ``window`` is None if the GCS timed out, and ``failure`` what the events lack."""
 
     failed: tuple[FailedTask, ...] = ()
     repeated: tuple[RepeatedCall, ...] = ()
     window: TaskEventWindow | None = None
+    failure: Failure | None = None
 
 
 def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, latest_at: float) -> EndedTasks:
     """The tasks of live jobs that failed, newest first, and the calls that were still repeated at ``latest_at``."""
     dead = sorted((job.job_id for job in jobs if job.is_dead), reverse=True)[:MAX_EXCLUDED]
     requests = [_request_of_ended("FAILED", MAX_FAILED, dead), _request_of_ended("FINISHED", MAX_FINISHED, dead)]
-    failed, finished = _ask(cluster, requests, timeout_s)
+    asked = ask_for_events(cluster, requests, timeout_s)
+    failed, finished = asked.replies
     live = {job.job_id for job in jobs if not job.is_dead}
     ended = [] if isinstance(finished, CallFailure) else [call_of(row) for row in _of(finished, live)]
     repeated = repeated_calls(ended, latest_at)
@@ -391,6 +384,7 @@ def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, lat
         failed=() if isinstance(failed, CallFailure) else failed_tasks(_of(failed, live)),
         repeated=repeated,
         window=None if isinstance(finished, CallFailure) else _window(finished, ended, repeated, latest_at),
+        failure=asked.failure,
     )
 
 

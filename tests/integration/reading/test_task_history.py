@@ -1,7 +1,11 @@
-"""The history of tasks of a real cluster, in a saved snapshot and through the API."""
+"""The history of tasks of a real cluster, from the GCS and from the dashboard head, in a saved snapshot."""
 
 from __future__ import annotations
 
+import importlib.util
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,32 +14,60 @@ from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
-from tests.clusters.dstack_command import dstack
+from tests.clusters.dstack_command import check, dstack
+from tests.clusters.ray_clusters import Example, run_example
 from tests.clusters.shared_cluster import SharedCluster
 from tests.integration.programs.drivers.task_history import BYTES
 from tests.paths import PROGRAMS
-from tests.processes import wait_until
+from tests.processes import carrying, command_line, wait_until
 
 pytestmark = pytest.mark.ray
 
 REPORTED_S = 60.0
 """Deadline for the events of a program to reach the GCS: workers report once a second."""
 NAMES = {"load", "outer", "fail", "Worker.__init__", "Worker.step", "Worker.hang", "never_placed"}
+PROGRAM = PROGRAMS / "drivers/task_history.py"
+TO_DASHBOARD_HEAD = {
+    "RAY_enable_ray_event": "1",
+    "RAY_enable_ray_task_event_recorder": "1",
+    "RAY_enable_core_worker_ray_event_to_aggregator": "1",
+    "RAY_enable_task_events_to_dashboard_head": "1",
+    "RAY_enable_core_worker_task_event_to_gcs": "0",
+}
+HAS_THEM = importlib.util.find_spec("ray.dashboard.modules.task_events") is not None
 
 
 @pytest.fixture(scope="module")
-def history(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> HistoryIndex:
+def without_events_in_gcs() -> Iterator[Example]:
+    """The program on a cluster whose workers report to the dashboard head alone."""
+    with run_example(PROGRAM, variables=TO_DASHBOARD_HEAD) as program:
+        yield program
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "shared",
+        pytest.param(
+            "without_events_in_gcs",
+            marks=pytest.mark.skipif(not HAS_THEM, reason="this version of Ray has task events only in the GCS"),
+        ),
+    ],
+)
+def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HistoryIndex:
     """The history of the program in a saved snapshot, once all of its events are reported."""
     file = tmp_path_factory.mktemp("history") / "history.json.gz"
     last: list[HistoryIndex] = []
 
-    with shared.running(PROGRAMS / "drivers/task_history.py") as program:
+    with program_on(request.getfixturevalue(request.param)) as program:
         where = ("--address", program.address, "-o", str(file), "--force")
 
         def is_reported() -> HistoryIndex | None:
             done = dstack("snapshot", *where, environment=program.environment)
             assert done.returncode == 0, done.stderr
-            found = history_in(file)
+            found = AnalysedSnapshot.of(load(file)).history
+            if found is None or not found.attempts:
+                return None
             last[:] = [found]
             hanging = [one for one in of(found, "Worker.hang") if one.state == "running"]
             to_end = [one for name in ("load", "outer", "fail") for one in of(found, name)]
@@ -43,13 +75,17 @@ def history(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> 
             is_whole = {one.task.name for one in found.attempts} >= NAMES
             return found if is_whole and hanging and have_ended else None
 
-        return wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last[0].attempts}")
+        return wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last and last[0].attempts}")
 
 
-def history_in(file: Path) -> HistoryIndex:
-    found = AnalysedSnapshot.of(load(file)).history
-    assert found is not None
-    return found
+@contextmanager
+def program_on(place: SharedCluster | Example) -> Iterator[Example]:
+    """The program, on a shared cluster or as it runs already on its own."""
+    if isinstance(place, Example):
+        yield place
+        return
+    with place.running(PROGRAM) as program:
+        yield program
 
 
 def of(history: HistoryIndex, name: str) -> list[Attempt]:
@@ -137,3 +173,30 @@ def test_a_snapshot_has_a_history_only_on_request(shared: SharedCluster, tmp_pat
     history = load(file).history
     assert history is not None
     assert history.kept >= len(history.attempts) > 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not HAS_THEM, reason="this version of Ray has task events only in the GCS")
+def test_a_lack_of_events_is_said(without_events_in_gcs: Example) -> None:
+    """While the dashboard head, which has them, is stopped; the verdict is as right as before."""
+    address, environment = without_events_in_gcs.address, without_events_in_gcs.environment
+    (head,) = (
+        one for one in carrying(("RAY_TMPDIR", environment["RAY_TMPDIR"])) if is_dashboard_head(command_line(one))
+    )
+    head.send_signal(signal.SIGSTOP)
+    try:
+        timeline = dstack("timeline", "--address", address, environment=environment)
+        document = check(address, environment)
+    finally:
+        head.send_signal(signal.SIGCONT)
+
+    assert timeline.returncode == 3
+    assert "Ray has no events of the tasks that have run: the GCS has none" in timeline.stderr
+    assert "Check the dashboard's processes" in timeline.stderr
+    (failure,) = (one for one in document["coverage"]["failures"] if one["stage"] == "task events")
+    assert failure["cause"] == "timeout"
+    assert (document["verdict"], document["exit_code"]) == ("hang", 1)
+
+
+def is_dashboard_head(words: list[str]) -> bool:
+    return any(word.endswith("/dashboard/dashboard.py") for word in words)

@@ -15,18 +15,34 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import dumps, loads
-from dstack.model.snapshot import GoneWorker, Job, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed.node import Cause, Disk, Gpu, HostFigures, NodeAnswer, StartingWorker
+from dstack.model.snapshot import (
+    GoneWorker,
+    Job,
+    Node,
+    Sample,
+    Snapshot,
+    TaskAttempt,
+    TaskEventWindow,
+    TaskHistory,
+    Worker,
+    WorkerSample,
+)
+from dstack.observed.node import Cause, Disk, Failure, Gpu, HostFigures, NodeAnswer, StartingWorker
 from dstack.observed.processes import Frame, Process, Thread
 from dstack.probes import node, observations
+from dstack.probes.connection.background import begin
+from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked
 from dstack.probes.node_access.node_readers import Reading
 from dstack.probes.observations import Assembly, MergedAnswers, Observations
 from dstack.probes.ray_state.control_plane import Inventory
+from dstack.probes.ray_state.task_events import EndedTasks
+from dstack.probes.ray_state.workers import Liveness
 from dstack.report.text import report_text
 from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
@@ -240,6 +256,62 @@ def test_the_spread_of_a_round_is_between_the_middles_of_its_readings_by_our_clo
         spreads.append(merged.spread_ms)
 
     assert spreads == pytest.approx([0.0, 10.0, 50.0])
+
+
+ABSENT = Failure(stage="task events", reason="Ray has none", cause="missing", remedy="Report them")
+LATE = Failure(stage="task events", reason="too late", cause="timeout")
+ATTEMPT = TaskAttempt(task_id="1a" * 24, name="step", kind="NORMAL_TASK", job_id="01000000", states={"RUNNING": 1.0})
+NONE, SOME = TaskHistory(asked_at=1.0), TaskHistory(asked_at=1.0, attempts=(ATTEMPT,), kept=1)
+
+
+def with_events(
+    ended: EndedTasks,
+    history: tuple[TaskHistory | None, Failure | None] | None = None,
+    *,
+    executed: int = 3,
+    age_s: float = 60.0,
+    ahead_s: float = 0.0,
+) -> Snapshot:
+    """A snapshot of a cluster whose job began some time ago, by the clock of the head, which may be ahead of ours."""
+    record = Observations(history=begin(lambda: history) if history else None, ended_tasks=begin(lambda: ended))
+    worker = WorkerSample(worker_id="theirs", executed_tasks=executed)
+    record.samples.append(Sample(began_s=0.0, ended_s=0.1, workers=(worker,)))
+    head = Node(node_id="n", ip="10.0.0.1", is_head=True)
+    record.assembly.add(["n"], NodeAnswer(clock=(0.0, 0.0), host=HostFigures()), 1, clock_ahead_s=ahead_s)
+    inventory = Inventory(nodes=(head,), oldest_job_at=record.taken_at + ahead_s - age_s)
+    return record.snapshot(Cluster("10.0.0.1:6379", "2.60.0"), inventory, Liveness())
+
+
+NO_ENDS = EndedTasks(window=TaskEventWindow(kept=0, read=0), failure=ABSENT)
+ENDS = EndedTasks(window=TaskEventWindow(kept=5, read=5))
+
+
+@pytest.mark.parametrize("history", [None, (NONE, ABSENT)])
+@pytest.mark.parametrize("ahead_s", [0.0, 1000.0, -1000.0])
+def test_no_events_of_tasks_that_ran_are_a_failure_once(
+    history: tuple[TaskHistory | None, Failure | None] | None, ahead_s: float
+) -> None:
+    snapshot = with_events(NO_ENDS, history, ahead_s=ahead_s)
+
+    assert (snapshot.failures, snapshot.history, snapshot.lack_of_events) == ((ABSENT,), None, ABSENT)
+    assert diagnose(snapshot).gaps == ()
+
+
+@pytest.mark.parametrize("some", [{"executed": 0}, {"age_s": 2.0}])
+def test_no_events_are_no_failure_before_any_were_due(some: dict[str, Any]) -> None:
+    snapshot = with_events(NO_ENDS, (NONE, ABSENT), **some)
+
+    assert (snapshot.failures, snapshot.history) == ((), NONE)
+
+
+def test_what_a_history_lacks_is_its_own_failure() -> None:
+    partial = with_events(ENDS, (SOME, LATE))
+    late = with_events(NO_ENDS, (SOME, None))
+    missing = with_events(ENDS, (None, LATE))
+
+    assert (partial.failures, partial.history and partial.history.kept) == ((LATE,), 1)
+    assert (late.failures, late.history and late.history.kept) == ((), 1)
+    assert (missing.failures, missing.history) == ((LATE,), None)
 
 
 def test_workers_that_ray_lists_or_that_run_for_others_are_not_starting() -> None:

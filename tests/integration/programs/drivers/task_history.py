@@ -41,7 +41,8 @@ def never_placed() -> None:
 
 def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
-    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    with_dashboard = "RAY_enable_task_events_to_dashboard_head" in os.environ
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=with_dashboard)
     worker: Any = ray.remote(num_cpus=0)(Worker).remote()
     held = load.remote(0)
     ray.get([outer.remote(1), worker.step.remote(held), worker.step.remote(held)])

@@ -15,7 +15,7 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import CallFailure, UnaryCall
 from dstack.probes.observations import Observations
-from dstack.probes.ray_state import task_events
+from dstack.probes.ray_state import event_source, task_events
 from dstack.probes.ray_state.task_events import (
     MAX_ERROR,
     MAX_EXCLUDED,
@@ -250,12 +250,13 @@ def test_without_a_reply_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
         assert [call.message().limit for call in calls] == [9]
         return [CallFailure("no answer within 1.0 s", "timeout")]
 
-    monkeypatch.setattr(task_events, "call_all", call_all)
+    monkeypatch.setattr(event_source, "call_all", call_all)
 
-    found, (failure,) = ask_history(Cluster("127.0.0.1:1", "2.60.0"), 9, 1.0)
+    found, failure = ask_history(Cluster("127.0.0.1:1", "2.60.0"), 9, 1.0)
 
     assert found is None
-    assert (failure.stage, failure.cause) == ("control plane", "timeout")
+    assert failure is not None
+    assert (failure.stage, failure.cause) == ("task events", "timeout")
     assert "history of tasks" in failure.reason
 
 
@@ -271,6 +272,8 @@ class Gcs:
         self.requests: dict[str, Any] = {}
 
     def call_all(self, calls: Sequence[UnaryCall], metadata: Any) -> list[Any]:
+        if calls[0].method != "GetTaskEvents":
+            return [CallFailure("there is no dashboard head", "missing") for _ in calls]
         for call in calls:
             (state,) = call.message().filters.state_filters
             self.requests[state.state] = call.message()
@@ -285,7 +288,7 @@ def ended(job: Job, state: str, task_id: str = "1a" * 24) -> Any:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, gcs: Gcs, jobs: Sequence[Job] = (LIVE, DEAD)) -> task_events.EndedTasks:
-    monkeypatch.setattr(task_events, "call_all", gcs.call_all)
+    monkeypatch.setattr(event_source, "call_all", gcs.call_all)
     return ask_ended_tasks(CLUSTER, jobs, 1.0, NOW)
 
 
