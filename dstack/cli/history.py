@@ -74,8 +74,7 @@ def timeline(
 
     with GcPause():
         analysed = AnalysedSnapshot.of(snapshot)
-        if analysed.history is None:
-            raise UsageError("The snapshot has no history of tasks.", "Take one with: dstack snapshot -o FILE")
+        assert analysed.history is not None
         only = find_job(snapshot, job) if job else None
         shown = Timeline(analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=only)
         if output:
@@ -189,8 +188,11 @@ def _document(
     from dstack.analysis.naming.names import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
+    from dstack.report.summaries import in_words
 
-    if snapshot.history is None and form != "text":  # the text says so itself
+    if lack := snapshot.lack_of_events:
+        click.echo(f"Note: {in_words(lack)}", err=True)
+    elif snapshot.history is None and form != "text":  # the text says so itself
         click.echo("Note: the history of tasks is missing, so only unfinished calls are known.", err=True)
     job_id = find_job(snapshot, job) if job is not None else None
     if profile and profile.address != snapshot.address:

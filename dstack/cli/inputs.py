@@ -117,16 +117,22 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
     if file:
         snapshot = load_snapshot(file)
         if snapshot.history is None:
-            raise UsageError(f"{file} has no history of tasks.", "Take one with: dstack snapshot -o FILE")
+            lack = snapshot.lack_of_events
+            reason, remedy = (
+                (f": {lack.reason}", lack.remedy) if lack else ("", "Take one with: dstack snapshot -o FILE")
+            )
+            raise UsageError(f"{file} has no history of tasks{reason}.", remedy)
         return snapshot
     from dstack.collecting.collector import WHOLE_HISTORY, Terms
     from dstack.errors import ClusterError
 
     snapshot = take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
     if snapshot.history is None:
-        reasons = [failure.reason for failure in snapshot.failures if failure.stage == "control plane"]
-        reason = "; ".join(reasons) or "the GCS did not return it in time"
-        raise ClusterError(f"The history of tasks is missing: {reason}.", "Use a longer --timeout.")
+        lack = snapshot.lack_of_events
+        reason, remedy = (
+            (lack.reason, lack.remedy) if lack else ("it was not returned in time", "Use a longer --timeout.")
+        )
+        raise ClusterError(f"The history of tasks is missing: {reason}.", remedy)
     return snapshot
 
 

@@ -62,9 +62,12 @@ def report(
 def _page_of_cluster(address: str | None, timeout_s: float, job: str | None) -> bytes:
     from dstack.cli.saved_files import SavedFiles
     from dstack.collecting.collector import WHOLE_HISTORY, Terms
+    from dstack.report.summaries import in_words
 
     snapshot = take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
-    if snapshot.history is None:
+    if lack := snapshot.lack_of_events:
+        click.echo(f"Note: {in_words(lack)}", err=True)
+    elif snapshot.history is None:
         click.echo("Note: the history of tasks is missing, so the page has no timeline.", err=True)
     return _page(snapshot, SavedFiles(), job)
 

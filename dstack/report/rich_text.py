@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,12 @@ class SafeText(Text):
         """Adds text, made visible."""
         super().append(visible(text) if isinstance(text, str) else text, style)
         return self
+
+
+def row_of(text: str, number: int, width: int) -> str:
+    """One of the rows of a text in a widget of ``width`` cells, from 0; empty after the last."""
+    rows = textwrap.wrap(visible(text), max(1, width))
+    return rows[number] if number < len(rows) else ""
 
 
 def wrapped(text: Text, console: Console, width: int) -> Sequence[Text]:

@@ -34,6 +34,7 @@ MARKS: dict[Level, tuple[str, str]] = {"ok": ("✔", "green"), "limit": ("!", "y
 """The marks differ without colours, too."""
 INDENT = 4
 """The width of a mark with the spaces around it."""
+NO_HISTORY = "This snapshot has no history of tasks. Take one with: dstack snapshot -o FILE"
 SHOWN_OUTSIDE = 2
 QUIET_S = 30.0
 """How long no task has finished where that is worth a word."""
@@ -305,6 +306,8 @@ def step_cells(step: PipelineStep) -> tuple[str, ...]:
 
 def remarks_on(timeline: Timeline) -> Iterator[str]:
     """What is missing or not known."""
+    if lack := timeline.history.index.snapshot.lack_of_events:
+        yield in_words(lack).rstrip(".")
     if lost := missing_attempts(timeline.history.history):
         yield f"Attempts that are missing: {lost}"
     links = timeline.linked.links
@@ -312,6 +315,17 @@ def remarks_on(timeline: Timeline) -> Iterator[str]:
         yield f"It is not known what made the arguments of {plural(unknown, 'attempt')} in these pipelines"
     if not timeline.history.index.snapshot.has_one_time:
         yield "Clocks of hosts differ: times are aligned by what is known of the difference, and may be off by the rest"
+
+
+def no_history(snapshot: Snapshot) -> str:
+    """Why a snapshot has no history, and what to do."""
+    lack = snapshot.lack_of_events
+    return f"This snapshot has no history of tasks. {in_words(lack)}" if lack else NO_HISTORY
+
+
+def in_words(lack: Failure) -> str:
+    """What task events lack, and what to do, as sentences."""
+    return f"{capitalised(lack.reason)}. {lack.remedy or ''}".rstrip()
 
 
 def missing_attempts(history: TaskHistory) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from dstack.errors import ClusterError, DstackError
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 
+LACK = Failure(stage="task events", reason="Ray has no events", cause="missing", remedy="Start the dashboard.")
 RECORDED = Path(__file__).resolve().parent.parent / "unit" / "recorded"
 
 

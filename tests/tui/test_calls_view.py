@@ -23,7 +23,7 @@ from dstack.tui.widgets.outline import Detail, Outline
 from tests.paths import RECORDED_CALLS
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
-from tests.tui.sources import Gated, Scripted
+from tests.tui.sources import LACK, Gated, Scripted
 from tests.unit.scenes import Scene
 from tests.unit.support.call_histories import attempt, ended, with_history
 
@@ -248,6 +248,13 @@ def test_a_file_without_history_shows_unfinished_calls_and_says_so(pipeline: Sna
         assert "→ tokenize" not in shown(view)
 
     in_calls(replace(pipeline, history=None), body)
+
+
+def test_a_lack_of_events_is_said_instead(pipeline: Snapshot) -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
+        assert "Ray has no events. Start the dashboard. Only calls that have not ended are shown." in head(view)
+
+    in_calls(replace(pipeline, history=None, failures=(LACK,)), body)
 
 
 def test_a_failure_to_build_the_graph_is_shown(pipeline: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,18 @@ from dstack.cli.saved_files import open_files
 from dstack.files import snapshot_file
 from dstack.files.sampled_file import RECORDINGS
 from dstack.model.snapshot import Snapshot
+from dstack.report.summaries import NO_HISTORY
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, Files, OpenedRecording, Source
 from dstack.tui.views.flame_data import READING
 from dstack.tui.views.flame_drawings import StacksDrawing, WeightedDrawing
-from dstack.tui.views.flame_selection import NO_HISTORY
 from dstack.tui.views.flame_view import FlameView
 from dstack.tui.widgets.chart import Chart
 from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
-from tests.tui.sources import Scripted, recorded
+from tests.tui.sources import LACK, Scripted, recorded
 from tests.tui.test_flame_view import Body, figures, head, labels, opened
 from tests.tui.test_stacks_view import press, team
 from tests.unit.analysis.history.histories import attempt, snapshot_with
@@ -195,6 +196,18 @@ def test_without_a_history_the_view_says_so() -> None:
         await press(pilot, "p", "less_than_sign", "v", "b", "x", "j", "enter", "backspace", "y", "n")
 
     in_flame(body, Files("bare.json", [replace(pipeline(), history=None)]))
+
+
+def test_a_lack_of_events_is_said_in_rows_that_fit() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
+        await press(pilot, "d")
+        await until(pilot, lambda: "Ray has no events." in screen_text(app))
+        text = " ".join(screen_text(app).split())
+        assert f"This snapshot has no history of tasks. Ray has no events. {remedy}" in text
+
+    remedy = "Start the dashboard on the head node, and do so before anything else is started there."
+    lack = dataclasses.replace(LACK, remedy=remedy)
+    in_flame(body, Files("bare.json", [replace(pipeline(), history=None, failures=(lack,))]))
 
 
 def test_v_compares_the_stacks_of_two_snapshots() -> None:

@@ -21,7 +21,7 @@ from dstack.tui.widgets.gantt import Gantt
 from dstack.tui.widgets.outline import Detail
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
-from tests.tui.sources import Gated, Scripted, recorded
+from tests.tui.sources import LACK, Gated, Scripted, recorded
 from tests.unit.analysis.history.test_marked_spans import finished, history_of, process
 from tests.unit.analysis.history.test_marked_spans import ran as span_attempt
 from tests.unit.scenes import Scene
@@ -368,6 +368,13 @@ def test_a_history_that_could_not_be_read_is_not_requested_for_ever() -> None:
         assert source.calls == 2
 
     in_timeline(source, body)
+
+
+def test_a_lack_of_events_is_said() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
+        await until(pilot, lambda: "Ray has no events. Start the dashboard." in screen_text(app))
+
+    in_timeline(Scripted(replace(Workshop().snapshot(), failures=(LACK,))), body)
 
 
 def test_an_empty_history() -> None:

@@ -10,7 +10,7 @@ from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Entry, Finding, Step
 from dstack.model.profile import Profile
-from dstack.model.snapshot import Node, Snapshot, TaskHistory
+from dstack.model.snapshot import Node, Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
@@ -130,7 +130,7 @@ def _remarks(data: ReportData) -> Iterator[str]:
     """What else is missing or not exact."""
     snapshot = data.analysed.snapshot
     yield from _samples(data.analysed)
-    yield from _history(snapshot.history)
+    yield from _history(snapshot)
     yield from _clocks(snapshot)
     for name, sampled in data.recordings:
         if isinstance(sampled, Profile):
@@ -152,13 +152,11 @@ def _samples(analysed: AnalysedSnapshot) -> Iterator[str]:
         yield f"{plural(left_out, 'child process', 'child processes')} not read: without Python, or over the limit."
 
 
-def _history(history: TaskHistory | None) -> Iterator[str]:
-    if history is None:
-        yield (
-            "The history of tasks is missing, so there is no timeline. dstack snapshot -o FILE includes it, unless the "
-            "GCS does not answer."
-        )
-    elif lost := missing_attempts(history):
+def _history(snapshot: Snapshot) -> Iterator[str]:
+    if snapshot.history is None:
+        remedy = " dstack snapshot -o FILE includes it." if snapshot.lack_of_events is None else ""
+        yield f"The history of tasks is missing, so there is no timeline.{remedy}"
+    elif lost := missing_attempts(snapshot.history):
         yield f"Attempts of tasks that are missing in the history: {lost}."
 
 

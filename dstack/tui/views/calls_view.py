@@ -23,6 +23,7 @@ from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
 from dstack.report import calls_text
 from dstack.report.rich_text import SafeText
+from dstack.report.summaries import no_history
 from dstack.tui.views.base import OutlineView, following
 from dstack.tui.widgets.outline import INDENT, Detail, Line, Outline
 from dstack.words import SHOWN, plural, short_duration, size
@@ -281,6 +282,7 @@ class CallsView(OutlineView):
         self._executions: CallExecutions | None = None
         self._has_requested = False
         self._trouble = ""
+        self._lack = ""
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="head")
@@ -294,6 +296,7 @@ class CallsView(OutlineView):
         """Build the graph; cursor and folds stay. Request the history if the snapshot has none."""
         self._built.clear()
         self._executions = CallExecutions(analysed)
+        self._lack = no_history(analysed.snapshot) if analysed.snapshot.lack_of_events else ""
         if analysed.snapshot.history is None and not self._has_requested:
             self._has_requested = self.host.request_history()
         self._start(analysed)
@@ -351,6 +354,8 @@ class CallsView(OutlineView):
 
     def _missing(self) -> str:
         """Why there is no history."""
+        if self._lack:
+            return f"{self._lack} Only calls that have not ended are shown."
         if not self._has_requested:
             return f"{MISSING} Take one with: dstack snapshot -o FILE"
         return FROZEN if self.host.status.is_frozen else READING

@@ -17,10 +17,12 @@ from dstack.analysis.stacks.weighted_stacks import Side
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
 from dstack.model.profile import PathStep, Profile
+from dstack.model.snapshot import Snapshot
+from dstack.report.summaries import no_history
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot
 from dstack.tui.views.base import GroupedView, following
 from dstack.tui.views.flame_drawings import MEASURES, Drawing, StacksDrawing, no_drawing
-from dstack.tui.views.flame_selection import NO_HISTORY, PARTS, DataName, FlameSelection, Part, drawing_of, lengths_s
+from dstack.tui.views.flame_selection import PARTS, DataName, FlameSelection, Part, drawing_of, lengths_s
 
 READING = "Reading the history of tasks …"
 DATA: tuple[DataName, ...] = ("stacks", "task time", "recording")
@@ -172,15 +174,15 @@ class FlameDataView(GroupedView):
         if self.data == "stacks" and not self.is_compared:
             return StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole)
         if self.data == "task time" and self.analysed.history is None:
-            return no_drawing(self._why_no_history())
+            return no_drawing(self._why_no_history(self.analysed.snapshot))
         return None
 
-    def _why_no_history(self) -> str:
-        """Request the history once, and say that it is being read, or that there is none."""
+    def _why_no_history(self, snapshot: Snapshot) -> str:
+        """Request the history once, and say that it is being read, or why there is none."""
         if not self._is_history_requested:
             self._is_history_requested = self.host.request_history()
         is_coming = self._is_history_requested and not self.host.status.trouble and self.host.status.doing
-        return READING if is_coming else NO_HISTORY
+        return READING if is_coming and not snapshot.lack_of_events else no_history(snapshot)
 
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _compute(self, selection: FlameSelection) -> None:

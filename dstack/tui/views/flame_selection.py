@@ -23,6 +23,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.profile import PathStep, Profile, Sampled
 from dstack.model.recording import Recording
 from dstack.report.stacks_text import short
+from dstack.report.summaries import no_history
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
 from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, no_drawing, share
 from dstack.tui.views.profile_lines import profile_lines
@@ -35,7 +36,6 @@ LENGTHS_S: tuple[float, ...] = (600, 60, 10, 1)
 """The lengths of intervals, besides all of the history and a half of it."""
 FEW_TAKEN = 0.95
 """A recording with a smaller part of its samples says so."""
-NO_HISTORY = "This snapshot has no history of tasks. Take one with: dstack snapshot -o FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def _about(opened: OpenedRecording) -> str:
 def _task_time(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
     time = analysed.task_time
     if time is None:
-        return no_drawing(NO_HISTORY)
+        return no_drawing(no_history(analysed.snapshot))
     interval = interval_of(time, selection.length_s, selection.moves)
     intervals = [interval, interval.moved(-1)] if selection.is_compared else [interval]
     stacks = [time.stacks(one, selection.grouping) for one in intervals]

@@ -21,6 +21,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Grouping, TimelineRow, TimelineRows, link
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
+from dstack.report.summaries import no_history
 from dstack.tui.views.base import SourceLocation, View, following
 from dstack.tui.views.timeline_texts import (
     COLOURINGS,
@@ -180,6 +181,8 @@ class TimelineView(View):
         if self.analysed.timeline is not None:
             count = len(self.analysed.snapshot.history.attempts) if self.analysed.snapshot.history else 0
             return ARRANGING.format(count=count) if self.rows is None else NO_ATTEMPTS
+        if self.analysed.snapshot.lack_of_events:
+            return no_history(self.analysed.snapshot)
         if not self._has_requested:
             return NO_HISTORY
         return READING if self.host.status.doing else NOT_READ

@@ -17,6 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dstack.analysis.stacks.icicle import Icicle, IcicleCell
+from dstack.report.rich_text import row_of
 from dstack.words import visible
 
 NOTHING: Icicle[Any] = Icicle((), 0, True)
@@ -130,7 +131,7 @@ class Chart(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         row, width = y + self.scroll_offset.y, self.size.width
         if row >= len(self._icicle.rows):
-            text = self.empty if not self._icicle.rows and y == 0 else ""
+            text = "" if self._icicle.rows else row_of(self.empty, y, width)
             return Strip([Segment(set_cell_size(text, width), self.rich_style + Style(dim=True))], width)
         segments: list[Segment] = []
         at = 0

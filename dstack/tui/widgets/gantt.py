@@ -19,6 +19,7 @@ from textual.strip import Strip
 
 from dstack.analysis.history import slices
 from dstack.analysis.views.timeline_rows import TimelineRow
+from dstack.report.rich_text import row_of
 from dstack.tui.widgets import time_axis
 from dstack.words import visible
 
@@ -434,7 +435,7 @@ class Gantt(time_axis.TimeChart):
     def render_line(self, y: int) -> Strip:
         index, width = y + self.scroll_offset.y, self.size.width
         if index >= len(self.rows):
-            text = self.empty if not self.rows and y == 0 else ""
+            text = "" if self.rows else row_of(self.empty, y, width - 1)
             return Strip([Segment(f" {text}", self.rich_style + Style(dim=True))]).adjust_cell_length(
                 width, self.rich_style
             )

@@ -14,6 +14,7 @@ from dstack.cli import main
 from dstack.files.document_file import to_json
 from dstack.files.snapshot_file import load, save
 from dstack.model.profile import Endpoint, Traffic
+from dstack.observed.node import Failure
 from tests.clusters.dstack_command import dstack
 from tests.paths import RECORDED_CALLS
 from tests.unit.analysis.stacks.made_profiles import profile_of
@@ -90,6 +91,22 @@ def test_a_snapshot_without_history_has_a_note(tmp_path: Path) -> None:
     assert "This snapshot has no history: only calls that have not ended are known." in done.stdout
     assert "→ Rollout.pause" in done.stdout
     assert "tokenize" not in done.stdout
+
+
+def test_a_lack_of_events_is_said(tmp_path: Path) -> None:
+    file, page = tmp_path / "none.json", tmp_path / "page.html"
+    lack = Failure(stage="task events", reason="Ray has no events", cause="missing", remedy="Start the dashboard.")
+    save(replace(load(RECORDED_CALLS), history=None, failures=(lack,)), file)
+    timeline = CliRunner().invoke(main, ["timeline", str(file)])
+    calls = graph(str(file))
+    report = CliRunner().invoke(main, ["report", str(file), "-o", str(page)])
+
+    assert timeline.exit_code == 2
+    assert "has no history of tasks: Ray has no events." in timeline.stderr
+    assert "Start the dashboard." in timeline.stderr
+    assert (calls.exit_code, calls.stderr) == (0, "Note: Ray has no events. Start the dashboard.\n")
+    assert report.exit_code == 0
+    assert page.read_text().count("Ray has no events") == 1
 
 
 def test_impossible_requests_are_refused() -> None:
