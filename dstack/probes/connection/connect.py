@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,17 +48,19 @@ class Cluster:
 def connect(address: str | None = None) -> Cluster:
     """The cluster at ``address``: ``HOST:PORT`` or ``[IPV6]:PORT``; ``auto`` or None for the one running here.
 
-    Takes at most about 5 s. Raises :class:`ClusterError` with a remedy if there is none, or it rejects the connection
-    or the token, is no Ray GCS or of an unsupported version; and :class:`UsageError` for an invalid address.
+    Takes at most about 5 s, from a standby 15 s. Raises :class:`ClusterError` with a remedy if there is none, or it
+    rejects the connection or the token, is no Ray GCS, of an unsupported version, or a standby without a leader; and
+    :class:`UsageError` for an invalid address.
     """
     named = address if address not in (None, "", "auto") else os.environ.get("RAY_ADDRESS")
     resolved, notes = (named, ()) if named and named != "auto" else _find_running()
     host, port = _split(resolved)
     _require_listener(host, port)
     gcs = join_address(host, port)
-    token, version = _ask_alive(gcs)
-    _require_supported(version)
-    return Cluster(gcs, version, token, notes)
+    token, alive = _ask_alive(gcs)
+    _require_supported(alive.ray_version)
+    cluster = Cluster(gcs, str(alive.ray_version), token, notes)
+    return _at_leader(cluster) if _is_standby(alive) else cluster
 
 
 def open_channel(address: str) -> grpc.Channel:
@@ -121,8 +123,8 @@ def _require_listener(host: str, port: int) -> None:
         ) from error
 
 
-def _ask_alive(address: str) -> tuple[str | None, str]:
-    """The token the cluster wants, None if it wants none, and its Ray version."""
+def _ask_alive(address: str) -> tuple[str | None, Any]:
+    """The token the cluster wants, None if it wants none, and the reply with its Ray version."""
     try:
         return None, _check_alive(address, ())
     except grpc.RpcError as error:
@@ -139,11 +141,48 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
         raise _no_answer_of_gcs(address, error) from error
 
 
-def _check_alive(address: str, metadata: Metadata) -> str:
+def _check_alive(address: str, metadata: Metadata) -> Any:
     with open_channel(address) as channel:
         stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
-        reply = stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
-        return str(reply.ray_version)
+        return stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+
+
+def _is_standby(alive: Any) -> bool:
+    """Whether a GCS waits to take over from another one; before Ray 2.59 there was only one, and no such field."""
+    return "is_leader" in alive.DESCRIPTOR.fields_by_name and alive.HasField("is_leader") and not alive.is_leader
+
+
+def _at_leader(cluster: Cluster) -> Cluster:
+    """The cluster at its leader, which is expected on the host of the dashboard, at the port of this standby.
+
+    No key of their common store has the address of the GCS (Ray 2.60, RAY_ENABLE_GCS_LEADER_ELECTION=1), and of the
+    store a standby serves only the keys and the cluster's id. Raises :class:`ClusterError` if there is no leader.
+    """
+    with contextlib.suppress(ValueError, grpc.RpcError, ClusterError):
+        cluster_id, dashboard = _identity(cluster.address, cluster.metadata)
+        host, port = split_address(dashboard)[0], split_address(cluster.address)[1]
+        _require_listener(host, port)
+        leader = join_address(host, port)
+        alive = _check_alive(leader, cluster.metadata)
+        if not _is_standby(alive) and _identity(leader, cluster.metadata)[0] == cluster_id:
+            note = f"The head at {cluster.address} is a standby; dstack reads the cluster from its leader, {leader}."
+            return replace(cluster, address=leader, notes=(*cluster.notes, note))
+    raise ClusterError(
+        f"The head at {cluster.address} is a standby, which does not know the cluster; its leader was not found.",
+        "Give the leader's address with --address HOST:PORT: on Kubernetes, that of the head's service.",
+    )
+
+
+def _identity(address: str, metadata: Metadata) -> tuple[bytes, str]:
+    """The id of a GCS's cluster, and the address of its dashboard. Raises :class:`grpc.RpcError`."""
+    id_request = gcs_service_pb2.GetClusterIdRequest()
+    key_request = gcs_service_pb2.InternalKVGetRequest(namespace=b"dashboard", key=b"dashboard")
+    with open_channel(address) as channel:
+        nodes = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        keys = gcs_service_pb2_grpc.InternalKVGcsServiceStub(channel)
+        found = nodes.GetClusterId(id_request, timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+        key = keys.InternalKVGet(key_request, timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+        return found.cluster_id, key.value.decode(errors="replace")
 
 
 def _no_answer_of_gcs(address: str, error: grpc.RpcError) -> ClusterError:

@@ -21,6 +21,8 @@ from dstack.probes.node.ray_messages import Unusable
 from dstack.words import grouped
 
 MAX_CONCURRENT = 256
+GCS_IS_PASSIVE = 38
+"""The status in a reply of a GCS that waits to take over from another one (Ray 2.60)."""
 Service = tuple[str, str]
 """A service, and the generated module that has it, by its name without ``_pb2``."""
 Request = tuple[Service, str, Callable[[], Any]]
@@ -107,6 +109,8 @@ async def _call(channel: grpc.aio.Channel, call: UnaryCall, metadata: Metadata) 
         return CallFailure(f"this Ray has no {call.method} as dstack knows it: {error}", "malformed")
     try:
         reply = await asyncio.wait_for(method(message, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5)
+        if getattr(getattr(reply, "status", None), "code", 0) == GCS_IS_PASSIVE:
+            return CallFailure("this head has become a standby")
         return protocol().checked(reply)
     except Unusable as error:
         return CallFailure(str(error), "malformed")

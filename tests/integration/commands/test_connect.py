@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import socket
+import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,14 @@ import grpc
 import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-from dstack.probes.connection.connect import connect
+from dstack.errors import ClusterError
+from dstack.probes.connection.connect import Cluster, connect
+from dstack.probes.ray_state.control_plane import take_inventory
 from tests.clusters.dstack_command import Result, check, dstack, elapsed_s, settled_check
 from tests.clusters.ray_clusters import Example, ray_cluster, run_example
+from tests.processes import running, wait_until
 
+KNOWS_STANDBYS = "is_leader" in gcs_service_pb2.CheckAliveReply.DESCRIPTOR.fields_by_name
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
 MAX_DURATION_S = 20.0
 """Far less than Ray's own timeout, and far more than dstack needs on an idle machine."""
@@ -65,21 +71,40 @@ def listener(answer: bytes | None) -> Iterator[str]:
             connection.close()
 
 
-class Gcs(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):  # type: ignore[misc]
-    """The part of a GCS that gives its version."""
+@dataclass(frozen=True)
+class Gcs(
+    gcs_service_pb2_grpc.NodeInfoGcsServiceServicer,  # type: ignore[misc]
+    gcs_service_pb2_grpc.InternalKVGcsServiceServicer,  # type: ignore[misc]
+):
+    """The part of a GCS that says who it is; ``leads`` is None if it says nothing about that."""
 
-    def __init__(self, version: str) -> None:
-        self.version = version
+    version: str = "2.60.0"
+    leads: bool | None = None
+    cluster_id: bytes = b"one"
+    dashboard: str = ""
+    token: str | None = None
 
     def CheckAlive(self, request: Any, context: Any) -> Any:
-        return gcs_service_pb2.CheckAliveReply(ray_version=self.version)
+        if self.token and ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+        reply = gcs_service_pb2.CheckAliveReply(ray_version=self.version)
+        if self.leads is not None:
+            reply.is_leader = self.leads
+        return reply
+
+    def GetClusterId(self, request: Any, context: Any) -> Any:
+        return gcs_service_pb2.GetClusterIdReply(cluster_id=self.cluster_id)
+
+    def InternalKVGet(self, request: Any, context: Any) -> Any:
+        return gcs_service_pb2.InternalKVGetReply(value=self.dashboard.encode())
 
 
 @contextmanager
-def gcs_of_version(version: str, host: str = "127.0.0.1") -> Iterator[str]:
+def serving(gcs: Gcs, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(Gcs(version), server)
-    port = server.add_insecure_port(f"{host}:0")
+    gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(gcs, server)
+    gcs_service_pb2_grpc.add_InternalKVGcsServiceServicer_to_server(gcs, server)
+    port = server.add_insecure_port(f"{host}:{port}")
     server.start()
     yield f"{host}:{port}"
     server.stop(0).wait()
@@ -108,19 +133,153 @@ def test_an_unknown_host_is_reported() -> None:
 
 @pytest.mark.parametrize("version", ["2.45.0", "1.13.0"])
 def test_an_unsupported_version_is_reported(version: str) -> None:
-    with gcs_of_version(version) as address:
+    with serving(Gcs(version)) as address:
         assert f"runs Ray {version}; dstack supports 2.46 and later" in error_of("--address", address)
 
 
 @pytest.mark.parametrize("version", ["2.61.0", "3.0.0", ""])
 def test_a_newer_version_is_not_refused(version: str) -> None:
-    with gcs_of_version(version) as address:
+    with serving(Gcs(version)) as address:
         assert connect(address).ray_version == version
 
 
 def test_a_gcs_on_ipv6_is_found() -> None:
-    with gcs_of_version("2.60.0", host="[::1]") as address:
+    with serving(Gcs(), host="[::1]") as address:
         assert connect(address).address == address
+
+
+@pytest.mark.parametrize("mode", [None, "disabled", "token"])
+@pytest.mark.parametrize("wanted", [None, "made by Ray"])
+def test_the_token_of_a_file_is_for_the_clusters_that_want_it_whatever_the_mode(
+    wanted: str | None, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Ray 2.59 on, the file alone turns tokens on; a cluster that was started before it was there wants none."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("made by Ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+    with serving(Gcs(token=wanted)) as address:
+        assert connect(address).token == wanted
+
+
+STANDBY = "127.0.0.1"
+LEADER = "127.0.0.2"
+
+
+@pytest.mark.skipif(not KNOWS_STANDBYS, reason="this version of Ray has no standby heads")
+def test_a_standby_leads_to_its_leader() -> None:
+    with serving(Gcs(leads=False, dashboard=f"{LEADER}:8265"), STANDBY) as standby:
+        port = int(standby.rpartition(":")[2])
+        with serving(Gcs(leads=True), LEADER, port) as leader:
+            cluster = connect(standby)
+            direct = connect(leader)
+
+    assert (cluster.address, direct.address) == (leader, leader)
+    (note,) = cluster.notes
+    assert standby in note
+    assert leader in note
+    assert direct.notes == ()
+
+
+@pytest.mark.skipif(not KNOWS_STANDBYS, reason="this version of Ray has no standby heads")
+@pytest.mark.parametrize(
+    ("dashboard", "there"),
+    [
+        ("", Gcs(leads=True)),
+        (f"{STANDBY}:8265", Gcs(leads=True)),
+        (f"{LEADER}:8265", Gcs(leads=False)),
+        (f"{LEADER}:8265", Gcs(leads=True, cluster_id=b"another")),
+        (f"{LEADER}:8265", None),
+    ],
+    ids=["no address", "its own address", "another standby", "another cluster", "nothing there"],
+)
+def test_a_standby_without_a_known_leader_is_an_error(dashboard: str, there: Gcs | None) -> None:
+    with ExitStack() as stack:
+        standby = stack.enter_context(serving(Gcs(leads=False, dashboard=dashboard), STANDBY))
+        if there is not None:
+            stack.enter_context(serving(there, LEADER, int(standby.rpartition(":")[2])))
+        with pytest.raises(ClusterError, match="is a standby") as raised:
+            connect(standby)
+
+    assert standby in raised.value.message
+    assert "--address" in (raised.value.remedy or "")
+
+
+class Store(socketserver.BaseRequestHandler):
+    """The part of Redis that a standby reads: the id of the cluster, which its leader has written."""
+
+    request: socket.socket
+
+    def handle(self) -> None:
+        lines = self.request.makefile("rb")
+        while header := lines.readline():
+            words = [lines.read(int(lines.readline()[1:]) + 2)[:-2] for _ in range(int(header[1:]))]
+            self.request.sendall(self.reply(words))
+
+    def reply(self, words: list[bytes]) -> bytes:
+        match words[0]:
+            case b"HGET" if words[2].endswith(b":ray_cluster_id"):
+                return b"$28\r\n" + b"c" * 28 + b"\r\n"
+            case b"HGET":
+                return b"$-1\r\n"
+            case b"INFO":
+                return b"$0\r\n\r\n"
+            case b"DEL":
+                return b":0\r\n"
+            case _:
+                return b"+PONG\r\n"
+
+
+@contextmanager
+def real_standby(directory: Path) -> Iterator[str]:
+    """Ray's own GCS as the standby of a leader that is elsewhere."""
+    ray = importlib.util.find_spec("ray")
+    assert ray is not None
+    assert ray.origin is not None
+    program = Path(ray.origin).parent / "core/src/ray/gcs/gcs_server"
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Store) as store, socket.create_server(("", 0)) as free:
+        store.daemon_threads = True
+        threading.Thread(target=store.serve_forever, daemon=True).start()
+        port = free.getsockname()[1]
+        free.close()
+        options = {
+            "gcs_server_port": port,
+            "node_ip_address": STANDBY,
+            "node_id": "ab" * 28,
+            "redis_address": "127.0.0.1",
+            "redis_port": store.server_address[1],
+            "session_name": "session",
+            "session_dir": directory,
+            "log_dir": directory,
+            "config_list": "e30=",
+        }
+        command = [str(program), *(f"--{name}={value}" for name, value in options.items())]
+        environment = {**os.environ, "RAY_ENABLE_GCS_LEADER_ELECTION": "1", "RAY_AUTH_MODE": "disabled"}
+        with running(command, environment, directory / "gcs.log"):
+            wait_until(lambda: listens(port), deadline_s=60.0, what=lambda: (directory / "gcs.log").read_text()[-3000:])
+            yield f"{STANDBY}:{port}"
+        store.shutdown()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((STANDBY, port)) == 0
+
+
+@pytest.mark.skipif(not KNOWS_STANDBYS, reason="this version of Ray has no standby heads")
+def test_a_real_standby_is_told_apart_and_answers_no_other_question(tmp_path: Path) -> None:
+    with real_standby(tmp_path) as standby:
+        message = error_of("--address", standby)
+        with pytest.raises(ClusterError) as raised:
+            take_inventory(Cluster(standby, "2.60.0"), 5.0)
+
+    assert f"The head at {standby} is a standby" in message
+    assert "become a standby" in raised.value.message
 
 
 def test_an_ipv6_address_without_a_listener_is_reported() -> None:
