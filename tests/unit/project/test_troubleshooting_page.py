@@ -20,6 +20,7 @@ REASON_AT = {
     "DumpFailed": 0,
     "NotThisWorker": 0,
     "LostPiece": 0,
+    "_NoAnswer": 0,
 }
 """The argument with the message of functions that record or raise a failure: name or position."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")
