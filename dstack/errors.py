@@ -12,6 +12,7 @@ A failure that affects one node, process or thread raises nothing: it is recorde
 from __future__ import annotations
 
 import errno
+import sys
 
 from dstack.words import visible
 
@@ -37,11 +38,21 @@ class UsageError(DstackError):
 
 
 class ClusterError(DstackError):
-    """The cluster is unreachable, denies access, or runs a version that dstack does not support."""
+    """The cluster is unreachable, denies access, or dstack does not support its version or this platform."""
 
 
 class SnapshotFileError(DstackError):
     """A snapshot file cannot be read or written."""
+
+
+def require_linux() -> None:
+    """Raise :class:`ClusterError` unless this is Linux: only there can processes be read from outside."""
+    if sys.platform != "linux":
+        raise ClusterError(
+            f"dstack reads the processes of a cluster only on Linux; this Python runs on {sys.platform}.",
+            "Save a file on a node of the cluster: dstack snapshot -o FILE. Here show, check, stacks, graph, timeline,"
+            " report and tui work on it.",
+        )
 
 
 def as_dstack_error(error: Exception) -> DstackError:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dstack.cli.output import print_snapshot, print_text, show_progress
-from dstack.errors import UsageError
+from dstack.errors import UsageError, require_linux
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
@@ -26,6 +26,7 @@ def demo(name: str, list_them: bool) -> None:
         print_text("".join(f"{example:{width}}  {summary}\n" for example, summary in known.items()))
         return
     path = find(name)
+    require_linux()
     from dstack.collecting import capture
     from dstack.probes.connection.own_cluster import running_example
 

@@ -10,7 +10,7 @@ import click
 
 from dstack.cli.inputs import address_option, load_snapshot, seconds_option, timeout_option
 from dstack.cli.output import end_at_once
-from dstack.errors import UsageError
+from dstack.errors import UsageError, require_linux
 from dstack.processes.signals import CleanUp, end
 
 PROFILE_HZ = 1.0
@@ -28,6 +28,8 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    if not files:
+        require_linux()
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
@@ -107,6 +109,7 @@ def watch(
     Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
     dstack takes a snapshot with stacks. SIGTERM ends the command with exit code 0.
     """
+    require_linux()
     from dstack.watch import Terminated, WatchSettings
     from dstack.watch import watch as begin
 
@@ -136,6 +139,8 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    if not files:
+        require_linux()
     try:
         import mcp.server.mcpserver  # noqa: F401  # loaded below
     except ImportError as error:

@@ -15,7 +15,7 @@ import click
 from dstack.cli.inputs import address_option
 from dstack.cli.output import console_text, print_text
 from dstack.cli.record import note_saved, output_format, recorded, save
-from dstack.errors import UsageError
+from dstack.errors import UsageError, require_linux
 from dstack.words import visible
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def profile(
 
     if of and everything:
         raise UsageError("--of and --all exclude each other.", "Give one of them.")
+    require_linux()
     suffix = output_format(output, force=force) if output else ""
     options = ProfileOptions(of=of, everything=everything, last=last)
     record = partial(new_profile, address, duration_s or FOR_EVER_S, rate_hz, options, job)

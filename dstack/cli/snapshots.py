@@ -19,7 +19,7 @@ from dstack.cli.output import (
     rendered,
     show_progress,
 )
-from dstack.errors import UsageError
+from dstack.errors import UsageError, require_linux
 from dstack.processes.signals import CleanUp
 from dstack.words import capitalised, visible
 
@@ -230,6 +230,7 @@ def doctor(address: str | None, timeout_s: float, pieces: bool) -> None:
 
     Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
     """
+    require_linux()
     from dstack.collecting.collector import Terms
     from dstack.probes.this_host import host_checks, piece_checks
 

@@ -103,7 +103,7 @@ class Child:
     """A process that runs a module's ``main`` with its :class:`Parent` and these arguments, which are pickled.
 
     A thread of its own starts it and lives as long: the kernel ends the child with the thread that has started it.
-    Raises :class:`OSError` if no process can be started.
+    Raises :class:`OSError` if no process can be started, and :class:`ClusterError` where dstack reads no processes.
     """
 
     def __init__(
@@ -113,6 +113,8 @@ class Child:
         environment: Mapping[str, str] | None = None,
         start_new_session: bool = False,
     ) -> None:
+        errors.require_linux()
+
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM.format(module), str(os.getpid())],

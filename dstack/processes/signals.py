@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-TEXTS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated.", signal.SIGHUP: "The terminal was closed."}
+TEXTS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated."}
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    TEXTS[signal.SIGHUP] = "The terminal was closed."
 
 
 class Ended(KeyboardInterrupt):

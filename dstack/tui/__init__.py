@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from dstack.processes.signals import end_on_signals, ending_signals
@@ -26,7 +27,8 @@ def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | Non
 
     async def run_app() -> int | None:
         for number in ending_signals():
-            asyncio.get_running_loop().add_signal_handler(number, leave, number)
+            with contextlib.suppress(NotImplementedError):  # on Windows
+                asyncio.get_running_loop().add_signal_handler(number, leave, number)
         return await app.run_async()
 
     return asyncio.run(run_app())

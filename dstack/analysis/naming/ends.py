@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from dstack import words
@@ -22,6 +21,12 @@ ALONE: dict[EndKind, str] = {
 }
 """What is waited for where there is no other end."""
 SHOWN_ENDED = 3
+SIGNALS = (
+    *("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"),
+    *("TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF"),
+    *("WINCH", "IO", "PWR", "SYS"),
+)
+"""The names of Linux's signals from 1 on, on x86-64 and aarch64: the system that shows a file may number them otherwise."""
 
 
 def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> str:
@@ -153,7 +158,5 @@ def _how(exit_code: int) -> str:
     """``with exit code 1``, ``by signal SIGKILL``."""
     if exit_code >= 0:
         return f"with exit code {exit_code}"
-    try:
-        return f"by signal {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"by signal {-exit_code}"
+    is_named = -exit_code <= len(SIGNALS)
+    return f"by signal {f'SIG{SIGNALS[-exit_code - 1]}' if is_named else -exit_code}"
