@@ -7,10 +7,12 @@ READY := .venv/.ready
 LIBRARIES := .venv-libraries
 FORMATTER := .venv-format
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
+PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt # also while a package is built
+INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 .PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility search bench regress performance soak record docs
-.PHONY: package clean
+.PHONY: package lock clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -60,7 +62,7 @@ regress: $(READY)
 	$(BIN)/python -m benchmarks.regress $(BASE)
 
 performance: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,performance]'
+	$(PINNED) $(BIN)/python $(INSTALL) --editable '.[dev,performance]'
 	$(BIN)/python -m benchmarks.performance
 
 # Ray's libraries under load on several hosts, with processes killed at random: every alarm is false. Needs root.
@@ -74,7 +76,7 @@ record: $(READY) $(LIBRARIES)/.ready
 
 # Writes the documentation into site/. A broken link or anchor is an error.
 docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	$(PINNED) $(BIN)/python $(INSTALL) --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The distribution in dist/, checked and installed by itself, with the list of what it requires (SBOM), and the known
@@ -82,33 +84,41 @@ docs: $(READY)
 package:
 	rm -rf dist .venv-package .venv-release
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check build twine cyclonedx-bom pip-audit
+	.venv-release/bin/python $(INSTALL) build twine cyclonedx-bom pip-audit
 	.venv-release/bin/python -m build --outdir dist .
 	.venv-release/bin/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .venv-package
-	.venv-package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	.venv-package/bin/python $(INSTALL) dist/*.whl
 	.venv-package/bin/dstack --version
 	.venv-release/bin/cyclonedx-py environment .venv-package --pyproject pyproject.toml --output-file dist/sbom.json
 	.venv-release/bin/pip-audit --path .venv-package/lib/python3*/site-packages --progress-spinner off
 
+# The newest version of each package that development needs, for every supported Python. Not pinned here are Ray, of which
+# tests need several versions, and what pyproject.toml pins: torch and its packages for GPUs.
+lock:
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python $(INSTALL) uv
+	printf 'hatchling\neditables\n' | .venv-lock/bin/uv pip compile --quiet --native-tls --universal --python-version 3.10 --all-extras --no-annotate --no-header --output-file .venv-lock/all.txt pyproject.toml -
+	(echo '# What development and CI install: written by make lock.'; grep -vE '^(ray|torch|triton|nvidia-|cuda-)' .venv-lock/all.txt) > constraints.txt
+
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release $(FORMATTER) $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release .venv-lock $(FORMATTER) $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PINNED) $(BIN)/python $(INSTALL) --editable '.[dev]'
 	$(BIN)/python -m compileall -q dstack # as pip does for others, even with PYTHONDONTWRITEBYTECODE: dstack starts 0.2 s earlier
 	touch $@
 
-$(FORMATTER)/.ready: pyproject.toml
+$(FORMATTER)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(FORMATTER)
-	$(FORMATTER)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep -o 'ruff>=[^"]*' pyproject.toml)"
+	$(PINNED) $(FORMATTER)/bin/python $(INSTALL) "$$(grep -o 'ruff>=[^"]*' pyproject.toml)"
 	touch $@
 
-$(LIBRARIES)/.ready: pyproject.toml
+$(LIBRARIES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(LIBRARIES)
-	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak,collectives,messages,verl]'
-	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(VERL)
+	$(PINNED) $(LIBRARIES)/bin/python $(INSTALL) --editable '.[dev,soak,collectives,messages,verl]'
+	$(PINNED) $(LIBRARIES)/bin/python $(INSTALL) --no-deps $(VERL)
 	touch $@

@@ -213,7 +213,8 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
     if not (venv / "ready").exists():
         run(*command(python, "-m", "venv", "--clear", str(venv)))
         packages = ("-e", f"{ROOT}[dev]", pair.requirement, *pair.packages)
-        run(*command(own, "-m", "pip", "install", "-qq", *packages))
+        pinned = () if pair.ray in (NEWEST, NIGHTLY) else ("-c", str(ROOT / "constraints.txt"))
+        run(*command(own, "-m", "pip", "install", "-qq", *pinned, *packages))
         (venv / "ready").touch()
     if not pair.tests:
         return True
