@@ -296,7 +296,7 @@ class _Round:
 
     def _note_reply(self, worker: CoreWorker, reply: Any) -> None:
         if not is_from(worker, reply):
-            self._fail(worker, Problem(STAGE, "it has ended: another worker uses its port", "ended"))
+            self._fail(worker, ENDED if reply.core_worker_stats.worker_id else OTHER_RAY)
             return
         if (left_out := omission(reply)) is not None:
             self._fail(worker, left_out)
@@ -319,6 +319,14 @@ class _Round:
         self._replies.failures.append(problem.failure(worker["worker_id"], worker["pid"], elapsed_s))
 
 
+ENDED = Problem(STAGE, "it has ended: another worker uses its port", "ended")
+OTHER_RAY = Problem(
+    STAGE,
+    "its reply has another form than in the Ray beside dstack",
+    "malformed",
+    "Run dstack with the cluster's version of Ray: pip install ray==VERSION.",
+)
+"""Ray renumbers the fields of messages, as 2.50 did those of this reply; then the reply seems to have no id."""
 TOO_LATE = "its requests to core workers did not end in time"
 
 

@@ -11,8 +11,8 @@ from itertools import chain
 from dstack.model.snapshot import Worker
 from dstack.observed.node import Failure, NodeAnswer
 from dstack.observed.reading_options import ReadingOptions
-from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.background import begin, within
+from dstack.probes.connection.cluster_stubs import stubs_of
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire
@@ -78,6 +78,8 @@ class ProbeSession:
         cluster = connect(address)
         if cluster != self._cluster:
             self.close()
+        if self._cluster is not None and cluster.ray_version != self._cluster.ray_version:
+            self._local = None  # it has the messages of another Ray
         self._cluster = cluster
         return cluster
 
@@ -90,7 +92,8 @@ class ProbeSession:
     def local(self) -> NodeProbe:
         """Reads the nodes that are on this host."""
         if self._local is None:
-            self._local = NodeProbe(lambda: ray_stubs, prepare=with_environment)
+            version = self._cluster.ray_version if self._cluster else ""
+            self._local = NodeProbe(lambda: stubs_of(version), prepare=with_environment)
         return self._local
 
     def replace_local(self) -> None:
