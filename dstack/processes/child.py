@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import IO, Any, NamedTuple
 
@@ -35,6 +35,11 @@ _PROGRAM = (
     "import sys; sys.path[:] = filter(None, sys.path); from dstack.processes.child import run_child; run_child({!r})"
 )
 """Nothing is imported from the working directory, where a job may have a ``queue.py`` of its own."""
+_BESIDE = (
+    "import sys; sys.path[:] = filter(None, sys.path); sys.path.insert(0, {1[0]!r}); import dstack; del sys.path[0];"
+    " sys.path += {1!r}; from dstack.processes.child import run_child; run_child({0!r})"
+)
+"""The same for another Python, which has packages of its own; what it lacks is imported from dstack's."""
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 
@@ -103,6 +108,8 @@ class Child:
     """A process that runs a module's ``main`` with its :class:`Parent` and these arguments, which are pickled.
 
     A thread of its own starts it and lives as long: the kernel ends the child with the thread that has started it.
+    Another ``python`` of the same minor version imports dstack from the first folder of ``path``, and from all of them
+    what it lacks.
     Raises :class:`OSError` if no process can be started, and :class:`ClusterError` where dstack reads no processes.
     """
 
@@ -112,12 +119,15 @@ class Child:
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         start_new_session: bool = False,
+        python: str | None = None,
+        path: Sequence[str] = (),
     ) -> None:
         errors.require_linux()
+        program = _BESIDE if python else _PROGRAM
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM.format(module), str(os.getpid())],
+                [python or sys.executable, "-c", program.format(module, [*path]), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from dstack.model.snapshot import Worker
 from dstack.observed.node import Failure, NodeAnswer
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.background import begin, within
-from dstack.probes.connection.cluster_stubs import stubs_of
+from dstack.probes.connection.cluster_ray import stubs_of
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire

@@ -63,6 +63,8 @@ LATE_S = 5.0
 """How long after its end a round is awaited."""
 LIST_S = 2.0
 """The timeout of listing the nodes."""
+ANY_PATCH = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
+"""With "minor", Ray lets a driver join whose Python has another patch version; Ray 2.60."""
 LINK_SOCKETS = (
     "Run dstack in the container of Ray. In another one that shares its processes, first link Ray's files, with the pid"
     " of the raylet: ln -sT /proc/PID/root/tmp/ray /tmp/ray"
@@ -295,6 +297,7 @@ def join(address: str) -> NodeFailure | None:
         reason = f"dstack could not join the cluster as a driver: no access to the socket of this host's raylet, {path}"
         return NodeFailure(reason, "ended", LINK_SOCKETS)
     try:
+        os.environ.setdefault(ANY_PATCH, "minor")
         ray.init(address=address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
         return NodeFailure(f"dstack could not join the cluster as a driver: {first_line(error)}", "ended")
@@ -326,6 +329,8 @@ def _read_requests(parent: Parent, requests: queue.Queue[SampleRequest | RecordR
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class."""
+    """The first line of an error's text with what it introduces, or its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].endswith(":"):
+        lines = [" ".join(lines)]
     return (lines[0] if lines else type(error).__name__)[:300]

@@ -17,12 +17,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 from msgspec.structs import replace
 
 from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.background import begin
+from dstack.probes.connection.cluster_ray import python_of
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
@@ -37,6 +41,8 @@ from dstack.probes.node_access.answers import (
 )
 from dstack.processes.child import Child, Message
 
+OWN = Path(__file__).parents[3]
+"""The folder that has dstack."""
 Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, to report the nodes that did not answer."""
@@ -101,11 +107,14 @@ class ClusterDriver:
         self._receive = receive
         self._joined = False
         self._ended: NodeFailure | None = None
+        python = python_of(cluster.ray_version)
         self._child = Child(
             module or self.MODULE,
             cluster.address,
-            environment=_environment(cluster),
+            environment=_environment(cluster, is_own_python=python is None),
             start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
+            python=python,
+            path=[str(folder) for folder in (OWN, *(Path(one.__file__).parents[1] for one in (msgspec, psutil)))],
         )
         begin(self._serve)
 
@@ -241,7 +250,7 @@ class RemoteProbes:
             self._results.put((number, node_id, NodeFailure(reason, "unreachable")))
 
 
-def _environment(cluster: Cluster) -> dict[str, str]:
+def _environment(cluster: Cluster, *, is_own_python: bool) -> dict[str, str]:
     """The child's environment. Ray does not load a token for an explicit address unless the mode says so.
 
     Its driver reports no task events: those of the application may be elsewhere than its own would be.
@@ -249,5 +258,5 @@ def _environment(cluster: Cluster) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = "token" if cluster.token else "disabled"
     environment["RAY_task_events_report_interval_ms"] = "0"
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path and is_own_python)
     return environment

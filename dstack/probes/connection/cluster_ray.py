@@ -1,16 +1,20 @@
-"""The messages of the cluster's own Ray, where dstack runs beside it with another one.
+"""The cluster's own Ray, where dstack runs beside it with another one: its messages, and the Python that has it.
 
-Ray renumbers fields: what a core worker of Ray 2.49 or older answers cannot be read by the modules of 2.50 or later, nor
-the reverse. A raylet of this host shows where the cluster's Ray is. Its generated modules hold the descriptors of its
-messages, which are read as data: nothing of the cluster's files is run. Seen on Ray 2.46 to 2.60.
+A raylet of this host shows where both are. Ray renumbers fields: what a core worker of Ray 2.49 or older answers cannot
+be read by the modules of 2.50 or later, nor the reverse. The generated modules of the cluster's Ray hold the descriptors
+of its messages, which are read as data. And only a Ray of the same version can join a cluster: for dstack's driver, the
+cluster's Python is run if the same user runs the raylet. Seen on Ray 2.46 to 2.60.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +30,62 @@ from dstack.probes.node.ray_messages import text_of_file
 VERSION = re.compile(r'^version = "([^"]+)"', re.MULTILINE)
 DESCRIPTORS = re.compile(r"AddSerializedFile\((b'(?:[^'\\]|\\.)*')\)")
 OF_RAYLET = "core/src/ray/raylet/raylet"
+OF_WORKERS = "--python_worker_command="
+WORDS = 40
+"""More words than a raylet's command line has up to the command of its workers."""
 MESSAGES = "_pb2"
+
+
+@dataclass(frozen=True)
+class RunningRay:
+    """The Ray of a raylet here: its folder as the raylet sees it, and as this process does; its Python, and its user."""
+
+    folder: str
+    seen: Path
+    python: str
+    user: int | None
+
+    @property
+    def version(self) -> str | None:
+        """Its version; None where it cannot be read."""
+        return version_of(self.seen)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its Python can load the packages of this one, and runs nothing of another user or container."""
+        minor = f"/python{sys.version_info.major}.{sys.version_info.minor}/"
+        is_here = os.path.exists(self.python) and version_of(Path(self.folder)) == self.version
+        return is_here and minor in self.folder and self.user == os.geteuid()
 
 
 def stubs_of(version: str) -> Any:
     """An object with the generated modules for a cluster of this version of Ray: by default those of dstack's own."""
-    if version == version_of(own_folder()):
-        return ray_stubs
-    folder = next((folder for folder in folders_here() if version_of(folder) == version), None)
-    return ray_stubs if folder is None else ClusterStubs(folder)
+    running = _beside(version)
+    return ClusterStubs(running.seen) if running else ray_stubs
 
 
-def own_folder() -> Path:
-    """The folder of the Ray that dstack imports."""
-    return Path(ray_stubs.common_pb2.__file__).parents[2]
+def python_of(version: str) -> str | None:
+    """The Python for a driver of a cluster of this version of Ray; None for dstack's own."""
+    running = _beside(version)
+    return running.python if running and running.is_usable else None
 
 
-def folders_here() -> Iterator[Path]:
-    """The folders of the Rays whose raylets run on this host, also in containers."""
+def _beside(version: str) -> RunningRay | None:
+    """The Ray of this version that runs on this host; None if dstack's own has it, too, or no raylet here does."""
+    if version == version_of(Path(ray_stubs.common_pb2.__file__).parents[2]):
+        return None
+    return next((running for running in running_rays() if running.version == version), None)
+
+
+def running_rays() -> Iterator[RunningRay]:
+    """The Ray of each raylet on this host, also in containers."""
     for pid in proc.all_pids():
-        if proc.name(pid) == RAYLET and (words := proc.command(pid, 1)) and words[0].endswith(f"/{OF_RAYLET}"):
-            yield Path(f"/proc/{pid}/root{words[0].removesuffix(OF_RAYLET)}")
+        words = proc.command(pid, WORDS) if proc.name(pid) == RAYLET else []
+        if words and words[0].endswith(f"/{OF_RAYLET}"):
+            folder = words[0].removesuffix(OF_RAYLET)
+            workers = next((word for word in words if word.startswith(OF_WORKERS)), "")
+            python = workers.removeprefix(OF_WORKERS).partition(" ")[0]
+            yield RunningRay(folder, Path(f"/proc/{pid}/root{folder}"), python, proc.owner(pid))
 
 
 def version_of(folder: Path) -> str | None:
