@@ -51,6 +51,7 @@ prepare-smoke: $(READY)
 
 compatibility: $(READY)
 	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility $(RAY)
+	$(if $(RAY),,$(BIN)/python -m tests.versions.beside)
 
 search: $(READY)
 	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds/test_real_worlds.py

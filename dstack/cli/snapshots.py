@@ -241,10 +241,12 @@ def doctor(address: str | None, timeout_s: float, pieces: bool) -> None:
     snapshot = inputs.take_snapshot(address, Terms(timeout_s))
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.probes.connection.cluster_ray import beside_checks
     from dstack.report.not_observed import cluster_checks, conclusion, node_checks
 
     analysed = AnalysedSnapshot.of(snapshot)
-    of_cluster = cluster_checks(analysed)
+    has_other_nodes = sum(node.alive for node in snapshot.nodes) > 1
+    of_cluster = cluster_checks(analysed) + beside_checks(snapshot.ray_version, has_other_nodes=has_other_nodes)
     _print_checks(f"The cluster at {snapshot.address}", of_cluster)
     found: list[Check] = [*checks, *of_cluster]
     titles = names.nodes(node for node in snapshot.nodes if node.alive)

@@ -122,6 +122,7 @@ SMOKE = (
             "tests/integration/waits/test_ray_waits.py",
             "tests/integration/reading/test_process_samples.py",
             "tests/integration/reading/test_task_history.py",
+            "tests/integration/reading/another_ray.py",
             *(
                 f"tests/integration/test_examples.py::test_a_program_gets_its_expected_verdict[{name}]"
                 for name in TEN_EXAMPLES

@@ -46,11 +46,13 @@ def main() -> None:
         os.chdir(folder)
         for command, expected in ON_FILES:
             code, text = outcome([*command.split(), str(FILE)])
-            assert code in (0, 1) and expected in text, (command, code, text)
+            assert code in (0, 1), (command, code, text)
+            assert expected in text, (command, text)
             print(f"{command} FILE: works")
         for command in ON_CLUSTERS:
             code, text = outcome(command.split())
-            assert code == 3 and "only on Linux" in text, (command, code, text)
+            assert code == 3, (command, code, text)
+            assert "only on Linux" in text, (command, text)
             print(f"{command}: refused")
 
 

@@ -26,7 +26,7 @@ SIGNALS = (
     *("TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF"),
     *("WINCH", "IO", "PWR", "SYS"),
 )
-"""The names of Linux's signals from 1 on, on x86-64 and aarch64: the system that shows a file may number them otherwise."""
+"""Linux's signals from 1 on, on x86-64 and aarch64; the system that shows a file may number them otherwise."""
 
 
 def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> str:

@@ -1,8 +1,8 @@
 """The cluster's own Ray, where dstack runs beside it with another one: its messages, and the Python that has it.
 
 A raylet of this host shows where both are. Ray renumbers fields: what a core worker of Ray 2.49 or older answers cannot
-be read by the modules of 2.50 or later, nor the reverse. The generated modules of the cluster's Ray hold the descriptors
-of its messages, which are read as data. And only a Ray of the same version can join a cluster: for dstack's driver, the
+be read by the modules of 2.50 or later, nor the reverse. The generated modules of the cluster's Ray hold descriptors of
+its messages, which are read as data. And only a Ray of the same version can join a cluster: for dstack's driver, the
 cluster's Python is run if the same user runs the raylet. Seen on Ray 2.46 to 2.60.
 """
 
@@ -22,6 +22,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from dstack.model.diagnosis import Check
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.raylets import RAYLET
@@ -34,11 +35,13 @@ OF_WORKERS = "--python_worker_command="
 WORDS = 40
 """More words than a raylet's command line has up to the command of its workers."""
 MESSAGES = "_pb2"
+USE_THE_SAME = "Run dstack on a node of the cluster, or install the same Ray: pip install ray==VERSION."
+RUN_AS = "Run dstack as the user of Ray and with its minor version of Python, or install it into Ray's environment."
 
 
 @dataclass(frozen=True)
 class RunningRay:
-    """The Ray of a raylet here: its folder as the raylet sees it, and as this process does; its Python, and its user."""
+    """The Ray of a raylet here: its folder as the raylet and as this process see it, its Python, and its user."""
 
     folder: str
     seen: Path
@@ -70,9 +73,33 @@ def python_of(version: str) -> str | None:
     return running.python if running and running.is_usable else None
 
 
+def beside_checks(version: str, *, has_other_nodes: bool) -> list[Check]:
+    """What dstack can use of a cluster with this version of Ray, if its own is another."""
+    own, running = own_version(), _beside(version)
+    if version == own:
+        return []
+    text = f"dstack's own is Ray {own}"
+    if running is None:
+        return [
+            Check("limit", f"{text}; no raylet of this cluster runs here, so no other node can be read", USE_THE_SAME)
+        ]
+    if running.is_usable:
+        return [Check("ok", f"{text}; it uses the messages and the Python of this cluster's Ray: {running.python}")]
+    if has_other_nodes:
+        return [
+            Check("limit", f"{text}; the Python of this cluster's Ray cannot join from here: {running.python}", RUN_AS)
+        ]
+    return [Check("ok", f"{text}; it uses the messages of this cluster's Ray: {running.folder}")]
+
+
+def own_version() -> str | None:
+    """The version of the Ray that dstack imports."""
+    return version_of(Path(ray_stubs.common_pb2.__file__).parents[2])
+
+
 def _beside(version: str) -> RunningRay | None:
     """The Ray of this version that runs on this host; None if dstack's own has it, too, or no raylet here does."""
-    if version == version_of(Path(ray_stubs.common_pb2.__file__).parents[2]):
+    if version == own_version():
         return None
     return next((running for running in running_rays() if running.version == version), None)
 
@@ -95,7 +122,7 @@ def version_of(folder: Path) -> str | None:
 
 
 class ClusterStubs:
-    """Ray's generated modules by name, made from the descriptors in a folder of Ray, apart from those of dstack's own."""
+    """Ray's generated modules by name, made from the descriptors in a folder of Ray, apart from dstack's own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "core" / "generated"
@@ -110,7 +137,7 @@ class ClusterStubs:
         return _Module(self._pool.FindFileByName(proto), self._folder / f"{module}.py")
 
     def _add(self, file: str) -> str:
-        """Add the descriptors of a generated module, and before of those that it needs; returns the name of its proto."""
+        """Add the descriptors of a generated module, and first those that it needs; returns the name of its proto."""
         match = DESCRIPTORS.search(text_of_file(self._folder / file) or "")
         if match is None:
             raise ImportError(f"{self._folder / file} has no descriptors")

@@ -20,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import psutil
 from msgspec.structs import replace
 
 from dstack.observed.node import NodeAnswer
@@ -41,7 +39,7 @@ from dstack.probes.node_access.answers import (
 )
 from dstack.processes.child import Child, Message
 
-OWN = Path(__file__).parents[3]
+OWN = str(Path(__file__).parents[3])
 """The folder that has dstack."""
 Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15
@@ -114,7 +112,7 @@ class ClusterDriver:
             environment=_environment(cluster, is_own_python=python is None),
             start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
             python=python,
-            path=[str(folder) for folder in (OWN, *(Path(one.__file__).parents[1] for one in (msgspec, psutil)))],
+            path=[OWN, *filter(None, sys.path)],
         )
         begin(self._serve)
 
