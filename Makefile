@@ -91,6 +91,8 @@ package:
 	$(PYTHON) -m venv .venv-package
 	.venv-package/bin/python $(INSTALL) dist/*.whl
 	.venv-package/bin/dstack --version
+	.venv-package/bin/python $(INSTALL) bokeh packaging
+	.venv-package/bin/python tests/versions/other_platform.py
 	.venv-release/bin/cyclonedx-py environment .venv-package --pyproject pyproject.toml --output-file dist/sbom.json
 	.venv-release/bin/pip-audit --path .venv-package/lib/python3*/site-packages --progress-spinner off
 

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
-OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force"}
+OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force", "--from"}
 OTHERS |= {"--head", "--num-gpus", "--num-cpus", "--resources", "--no-wait", "--submission-id"}
 OTHERS |= {"--build-arg", "--custom", "--dashboard-host", "--image", "--target", "--nonblocking"}
 """Options of py-spy, Docker, pytest, pip, uv, pipx, ray start, ray job and kubectl."""
