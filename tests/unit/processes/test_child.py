@@ -59,6 +59,35 @@ def test_files_in_the_working_directory_are_not_imported(
     assert messages_of(child) == [Message("done")]
 
 
+def test_another_python_imports_its_own_packages_first_and_dstack_from_the_first_folder(tmp_path: Path) -> None:
+    """The fallback has two modules: the other Python has one of them itself, and another dstack."""
+    folders = own, fallback = tmp_path / "own", tmp_path / "fallback"
+    for folder in folders:
+        (folder / "dstack").mkdir(parents=True)
+        (folder / "dstack" / "__init__.py").write_text("raise SystemExit('another dstack')")
+        (folder / "in_both.py").write_text(f"HOME = {folder.name!r}")
+    (fallback / "only_here.py").write_text(
+        "import in_both, dstack\ndef main(parent): parent.send(in_both.HOME, dstack.__file__)"
+    )
+
+    child = Child(
+        "only_here",
+        environment={**os.environ, "PYTHONPATH": str(own)},
+        python=sys.executable,
+        path=[str(ROOT), str(fallback)],
+    )
+
+    assert messages_of(child) == [Message("own", str(ROOT / "dstack" / "__init__.py"))]
+    child.close()
+
+
+def test_elsewhere_than_on_linux_there_is_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(ClusterError, match="only on Linux; this Python runs on darwin"):
+        Child("program_of_a_test")
+
+
 ECHO = """
 def main(parent, *arguments):
     parent.send("arguments", arguments)

@@ -102,6 +102,11 @@ def another_worker(request: Any, reply: Any) -> None:
     reply.core_worker_stats.worker_id = b"z" * 28
 
 
+def without_id(request: Any, reply: Any) -> None:
+    """As the reply of a Ray with other numbers of fields."""
+    reply.core_worker_stats.worker_id = b""
+
+
 def cut_tasks(request: Any, reply: Any) -> None:
     reply.tasks_total = 3
 
@@ -123,6 +128,7 @@ def rejected(request: Any, reply: Any) -> None:
     ("fill", "cause", "reason", "is_used"),
     [
         (another_worker, "ended", "another worker uses its port", False),
+        (without_id, "malformed", "another form than in the Ray beside dstack", False),
         (cut_tasks, "truncated", "only 0 of its 3 tasks", True),
         (cut_refs, "truncated", "only 0 of its 2 refs", True),
         (unknown_kind, "truncated", "of a kind that dstack does not know", True),
