@@ -85,16 +85,17 @@ docs: $(READY)
 package:
 	rm -rf dist .venv-package .venv-release
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/python $(INSTALL) build twine cyclonedx-bom pip-audit
+	.venv-release/bin/python $(INSTALL) build twine cyclonedx-bom pip-audit py-rattler-build
+	.venv-release/bin/python -c 'from rattler_build import Stage0Recipe; Stage0Recipe.from_file("conda/recipe.yaml").render()'
 	.venv-release/bin/python -m build --outdir dist .
 	.venv-release/bin/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .venv-package
 	.venv-package/bin/python $(INSTALL) dist/*.whl
 	.venv-package/bin/dstack --version
-	.venv-package/bin/python $(INSTALL) bokeh packaging
-	.venv-package/bin/python tests/versions/other_platform.py
 	.venv-release/bin/cyclonedx-py environment .venv-package --pyproject pyproject.toml --output-file dist/sbom.json
 	.venv-release/bin/pip-audit --path .venv-package/lib/python3*/site-packages --progress-spinner off
+	.venv-package/bin/python $(INSTALL) bokeh packaging
+	.venv-package/bin/python tests/versions/other_platform.py
 
 # The newest version of each package that development needs, for every supported Python. Not pinned here are Ray, of which
 # tests need several versions, and what pyproject.toml pins: torch and its packages for GPUs.
