@@ -10,7 +10,7 @@ FUNCTIONAL = "/torch/distributed/_functional_collectives.py"
 BACKWARD = ("/torch/autograd/graph.py", "_engine_run_backward")
 """Below it, DistributedDataParallel waits in C++ for the collectives of its gradients."""
 OPERATOR = ("/torch/_ops.py", "__call__")
-SEEN, NOT_RUN = "torch 2.13, gloo", "torch's own names, not run"
+SEEN, NOT_RUN = "torch 2.13 and 2.15, gloo", "torch's own names, not run"
 LIBRARY = "torch.distributed"
 
 CALLS = operations(
@@ -38,12 +38,22 @@ WORK_WAIT = Site("torch.distributed.Work.wait", "Work.wait of torch.distributed"
 
 SITES = (
     *CALLS,
+    *operations(
+        DISTRIBUTED,
+        "gather_into_tensor gather_single=gather_into_tensor",  # from torch 2.15 on, not with gloo
+        LIBRARY,
+        NOT_RUN,
+        at="leaf or caller",
+        polls=True,
+    ),
     *operations(FUNCTIONAL, "wait_tensor", LIBRARY, SEEN, at="leaf or caller"),
     Site(
         "torch.distributed.start",
         "start of a process group of torch.distributed",
         (
             leaf(DISTRIBUTED, "_new_process_group_helper", SEEN),
+            leaf(DISTRIBUTED, "_create_gloo_process_group", "torch 2.15, gloo"),
+            leaf(DISTRIBUTED, "_create_nccl_process_group", NOT_RUN),
             leaf(DISTRIBUTED, "_store_based_barrier", SEEN),
             leaf(RENDEZVOUS, "_create_c10d_store", SEEN),
         ),

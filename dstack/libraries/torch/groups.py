@@ -1,7 +1,7 @@
 """The process groups of torch.distributed that a process is a member of.
 
 Its module keeps dicts by ProcessGroup: the rank in the group by rank in the world, and the name. Only C++ knows which
-of these ranks is the process's own. Seen on torch 2.13 and 2.14; every value is checked against another one.
+of these ranks is the process's own. Seen on torch 2.13 to 2.15; every value is checked against another one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The calls of torch.distributed that threads of a process are blocked in, by the frames below them.
 
-Seen on torch 2.13 with gloo: a thread in a collective sleeps on a futex until the other members come. It may wait for a
-Work, an operation that has begun before: ``Work.wait`` runs in C++ directly below the caller's own frame. The futex on
-which the kernel shows the thread lies in the C++ object of the Work (collectives), or in a buffer which that object
-refers to (send and recv).
+Seen on torch 2.13 and 2.15 with gloo: a thread in a collective sleeps on a futex until the other members come. It may
+wait for a Work, an operation that has begun before: ``Work.wait`` runs in C++ right below the caller's own frame. The
+futex on which the kernel shows the thread lies in the C++ object of the Work (collectives), or in a buffer which that
+object refers to (send and recv).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Gloo:
 
     Each group has two threads, which run its collectives. They are started in the order in which the groups are made.
     One that runs a collective sleeps on a futex until the timeout of the group; an idle one has no timeout. The thread
-    of the program, which waits for them, has none either, but in a send or receive. Seen with torch 2.13 on Linux
-    x86-64.
+    of the program, which waits for them, has none either, but in a send or receive. Seen with torch 2.13 and 2.15 on
+    Linux x86-64.
     """
 
     def __init__(self, memory: ProcessMemory, groups: TorchGroups) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
+from dstack.libraries.torch import SITES
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, sample, target, words_of
@@ -61,6 +66,17 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[tuple
         for child in (first, second):
             child.wait_for_line("ready", deadline_s=START_S)
         yield first, second
+
+
+def test_every_collective_of_the_installed_torch_is_known() -> None:
+    """A collective that a newer torch adds or renames is missing here before a report misses it."""
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    public = {name: getattr(module, name) for name in module.__all__}
+    functions = {name: one for name, one in public.items() if type(one) is FunctionType}
+    collectives = {name for name, one in functions.items() if "async_op" in inspect.signature(one).parameters}
+
+    assert {"all_reduce", "gather"} <= collectives
+    assert collectives <= {place.function for site in SITES for place in site.places}
 
 
 def read(child: Child) -> Plain:
