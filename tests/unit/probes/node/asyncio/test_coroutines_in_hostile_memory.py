@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,6 +152,7 @@ def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
     assert [one.frames[0].position.function for one in found if one.name == "first"] == ["waits"]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio lists no task that has ended")
 def test_an_unchanged_copy_shows_what_a_failed_task_held(copy: Copy) -> None:
     ended: Any = reads_of(Copied(copy.pages, []))["ended"]()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -21,6 +22,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import forget_ended_tasks, own_process
 
+pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio lists no task that has ended")
 Result = asyncio.Future[int]
 
 
