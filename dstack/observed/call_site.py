@@ -18,7 +18,7 @@ Timeout = Literal["none", "local", "unknown"]
 """How the timeout of a wait is known. ``none``: no frame has one, since there is none, or only the kernel shows that of
 a call in C. ``local``: a variable of the site has it. ``unknown``: neither shows it, as that of a socket."""
 
-ALL_PYTHONS = "Python 3.10 to 3.14"
+ALL_PYTHONS = "Python 3.10 to 3.15"
 BOTH_RAYS, NEW_RAY = "Ray 2.46 and 2.60", "Ray 2.60"
 
 

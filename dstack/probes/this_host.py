@@ -31,7 +31,7 @@ from dstack.version import TESTED_RAYS, __version__, release_of
 from dstack.words import listed
 
 PYTHONS = ((3, 10), (3, 14))
-"""The first and the last supported version."""
+"""The first and the last version that dstack runs on: those for which Ray has wheels."""
 PYSPY_S = 5.0
 """The time limit of ``py-spy --version``."""
 

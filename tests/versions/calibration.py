@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,14 @@ from dstack.probes.node.cpython.self_check import KnownObjects
 
 HEAD = 16
 """An object's reference count and type: no field that is searched for is there."""
-RUNTIME_BYTES, INTERPRETER_BYTES, THREAD_BYTES = 1 << 16, 1 << 18, 1024
+RUNTIME_BYTES, INTERPRETER_BYTES, THREAD_BYTES = 1 << 16, 1 << 18, 1 << 11
 FRAME_BYTES, BETWEEN_BYTES, GENERATOR_BYTES = 80, 32, 160
 TYPE_BYTES, HEAP_TYPE_BYTES = 400, 1024
 """A type that a program makes has further fields after those of every type."""
+MAX_AFTER_AWAITED = 3
+"""The words that may follow what a suspended frame awaits."""
+MAX_STATE = 8
+"""The state of a generator is a small number."""
 NEXT, PREVIOUS = 0, 8
 """The words of a node of a list of tasks."""
 START_S = 60.0
@@ -142,7 +146,7 @@ class Calibration:
         newest = LAYOUTS.get(OWN_VERSION) or next(reversed(LAYOUTS.values()))
         one = object()
         self._assumed = replace(
-            newest,  # what a search needs for other objects, and what no search finds: the states of generators
+            newest,  # what a search needs for other objects
             version=OWN_VERSION,
             tuple_items=self._in((one,), one, sys.getsizeof((one,))),
             text_headers=(sys.getsizeof("a") - 2, sys.getsizeof("\u0101") - 4),
@@ -259,31 +263,42 @@ class Calibration:
     def _generators(self) -> dict[str, Any]:
         suspended = self._known.suspended
         if OWN_VERSION == (3, 10):
-            return {"generator_frame": self._in(suspended, suspended.cr_frame), **self._of_frame_3_10()}
+            frame = {"generator_frame": self._in(suspended, suspended.cr_frame)}
+            return {**frame, "awaited_from_top": 1, **self._of_frame_3_10()}
         code = self._frames()["frame_code"]
         words = self._references(id(suspended), GENERATOR_BYTES)
         frame = 8 * (len(words) - 1 - words[::-1].index(id(suspended.cr_code))) - code
         return {
             "generator_frame": frame,
-            "generator_state": self._generator_state(frame),
-            "frame_stack_top": self._stack_top(id(suspended) + frame),
+            **self._generator_states(frame),
+            **self._stack_top(id(suspended) + frame),
         }
 
-    def _generator_state(self, frame: int) -> int:
-        """The offset of the byte before the frame that differs between a fresh and a suspended coroutine."""
-        fresh, begun = (self._memory.read(id(one), frame) for one in (self._known.created, self._known.suspended))
-        states = list(zip(*(struct.unpack(f"<{frame}b", one) for one in (fresh, begun)), strict=True))
-        expected = self._assumed.created_state, self._assumed.suspended_states[-1]
-        return next(at for at in range(frame - 1, HEAD, -1) if states[at] == expected)
+    def _generator_states(self, frame: int) -> dict[str, Any]:
+        """The last byte before the frame that differs between fresh and suspended ones, and its values."""
+        yielding = iter_once()
+        next(yielding)
+        known = self._known.created, yielding, self._known.suspended
+        bytes_of = zip(*(struct.unpack(f"<{frame}b", self._memory.read(id(one), frame)) for one in known), strict=True)
+        rows = [(at, *states) for at, states in enumerate(bytes_of) if max(map(abs, states)) < MAX_STATE]
+        at, created, *suspended = next(row for row in reversed(rows) if row[1] not in row[2:])
+        return {
+            "generator_state": at,
+            "created_state": created,
+            "suspended_states": tuple(dict.fromkeys(suspended)),
+        }
 
-    def _stack_top(self, frame: int) -> int:
-        """The number of words in use, of locals and stack; from 3.14 on a pointer behind them."""
+    def _stack_top(self, frame: int) -> dict[str, int]:
+        """The number of words in use, of locals and stack, from 3.14 on a pointer behind them; and what is awaited."""
         words = self._references(frame, GENERATOR_BYTES)
         first, end = self._in_use(words)
         if OWN_VERSION >= (3, 14):
-            return self._find(frame, 8 * first, frame + 8 * end)
+            ends = {frame + 8 * (end + after): 1 + after for after in range(MAX_AFTER_AWAITED)}
+            at, top = next((at, word) for at, word in enumerate(self._memory.pointers(frame, first)) if word in ends)
+            return {"frame_stack_top": 8 * at, "awaited_from_top": ends[top]}
         numbers = struct.unpack(f"<{2 * first}i", self._memory.read(frame, 8 * first))
-        return 4 * max(at for at in range(2 * first) if numbers[at] == end - first)
+        top = max(at for at in range(2 * first) if numbers[at] == end - first)
+        return {"frame_stack_top": 4 * top, "awaited_from_top": 1}
 
     def _in_use(self, words: tuple[int, ...]) -> tuple[int, int]:
         """The index of the first local, and that behind what the coroutine awaits, the last word of its stack."""
@@ -446,6 +461,10 @@ def with_all_kinds_of_names(argument: object) -> Callable[[], object]:
         return lambda: (kept, local)
 
     return inner
+
+
+def iter_once() -> Iterator[None]:
+    yield
 
 
 @contextlib.asynccontextmanager

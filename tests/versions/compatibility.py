@@ -1,7 +1,7 @@
 """Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [RAY...]``.
 
 Every pair below has its own virtual environment in ``.venv-compatibility``. Its Python must be on the PATH or under
-pyenv. The fallback for Python 3.14 is a Debian tree (:mod:`~tests.versions.debian_tree`): it needs root and mmdebstrap.
+pyenv. The fallback for 3.14 and 3.15 is a Debian tree (:mod:`~tests.versions.debian_tree`), for root with mmdebstrap.
 Without these the pair is skipped, and the summary gives the reason.
 
 Two pairs run in parallel, and each prints its output at its end. The exit code is 1 if tests fail or an interpreter is
@@ -15,11 +15,13 @@ A nightly wheel is not in the package index: where it cannot be had, the summary
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +71,26 @@ READING = (
 )
 """The tests of the reader: Python's versions differ in what is read, not in the analysis."""
 
+READING_ALONE = (
+    "tests/unit/probes/node/asyncio",
+    "tests/unit/probes/node/cpython",
+    "tests/unit/probes/node/procfs",
+    "tests/unit/probes/node/waits",
+    "tests/unit/probes/node/test_spans.py",
+    "tests/unit/probes/node/test_system_calls.py",
+    "tests/unit/probes/node/test_thread_calls.py",
+    "tests/integration/waits/test_coroutines.py",
+    "tests/integration/waits/test_reachable_objects.py",
+    "tests/integration/waits/test_thread_waits.py",
+    "tests/integration/reading/test_recorded_processes.py",
+    "tests/integration/reading/test_spans.py",
+)
+ALONE = (
+    "anyio greenlet hypothesis msgspec networkx psutil py-spy pyelftools pytest pytest-rerunfailures pytest-timeout "
+    "pytest-xdist rustworkx uvloop"
+)
+"""The tests of the reader that need no Ray, and what they need instead."""
+
 
 TEN_EXAMPLES = (
     "two_actors",
@@ -86,7 +108,7 @@ TEN_EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A version of Python and of Ray, the tests to run, and additional packages."""
+    """A version of Python and of Ray, the tests to run, and additional packages; without Ray, only these."""
 
     python: str
     ray: str
@@ -94,7 +116,7 @@ class Pair:
     packages: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"Python {self.python}, Ray {self.ray}"
+        return f"Python {self.python}, {f'Ray {self.ray}' if self.ray else 'without Ray'}"
 
     @property
     def requirement(self) -> str:
@@ -111,6 +133,7 @@ PAIRS = (
     Pair("3.12", "2.60.0", READING, ("uvloop",)),  # Ray's async actors use it if it is installed
     Pair("3.13", "2.60.0", READING),
     Pair("3.14", "2.60.0", READING),
+    Pair("3.15", "", READING_ALONE, tuple(ALONE.split())),  # there is no wheel of Ray for it
 )
 """The longest first. ``make test`` covers the Python that runs it, and the newest Ray."""
 
@@ -140,7 +163,7 @@ NOWHERE = "127.0.0.1:1"
 CLUSTER = "PYTHON_OF_CLUSTER"
 """The variable with the cluster's Python for tests that read a cluster of another version."""
 
-FROM_DEBIAN = ("3.14",)
+FROM_DEBIAN = ("3.14", "3.15")
 """Versions with a Debian tree as the fallback, if they are neither on the PATH nor under pyenv."""
 PASSED, FAILED = "passed", "FAILED"
 
@@ -155,6 +178,7 @@ def main() -> None:
         pairs = tuple(replace(SMOKE[0], ray=version) for version in versions)
     if "--prepare" in sys.argv:
         pairs = tuple(replace(pair, tests=()) for pair in pairs)
+    make_trees(pairs)
     with ThreadPoolExecutor(2) as side_by_side:
         ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
     if "--smoke" not in sys.argv:
@@ -181,6 +205,14 @@ def venv_of(pair: Pair) -> Path:
     return DIRECTORY / f"python{pair.python}-ray{pair.ray}"
 
 
+def make_trees(pairs: Iterable[Pair]) -> None:
+    """Make the Debian trees before any test runs: each Python also reads processes of the others."""
+    missing = [pair.python for pair in pairs if pair.python in FROM_DEBIAN and find(pair.python) is None]
+    for python in [] if DebianTree.missing() else missing:
+        with contextlib.suppress(subprocess.CalledProcessError):  # the outcome of the pair says so
+            debian_tree(python).make()
+
+
 def outcome(pair: Pair, workers: int) -> str:
     """``PASSED``, ``FAILED``, or ``SKIPPED`` with the reason."""
     python = find(pair.python)
@@ -200,7 +232,7 @@ def outcome(pair: Pair, workers: int) -> str:
 
 def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
     """Make the pair's environment and its Debian tree if they are missing, and run its tests, if it has any."""
-    variables = {CLUSTER: sys.executable}
+    variables = {CLUSTER: sys.executable} if pair.ray else {"PYTHONPATH": str(ROOT)}
     venv = venv_of(pair)
     own = str(venv / "bin/python")
 
@@ -213,9 +245,9 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
         tree.make()
     if not (venv / "ready").exists():
         run(*command(python, "-m", "venv", "--clear", str(venv)))
-        packages = ("-e", f"{ROOT}[dev]", pair.requirement, *pair.packages)
+        packages = ("-e", f"{ROOT}[dev]", pair.requirement) if pair.ray else ()
         pinned = () if pair.ray in (NEWEST, NIGHTLY) else ("-c", str(ROOT / "constraints.txt"))
-        run(*command(own, "-m", "pip", "install", "-qq", *pinned, *packages))
+        run(*command(own, "-m", "pip", "install", "-qq", *pinned, *packages, *pair.packages))
         (venv / "ready").touch()
     if not pair.tests:
         return True
@@ -245,7 +277,8 @@ def command_of(python: str) -> list[str] | None:
         return [interpreter]
     if python not in FROM_DEBIAN or DebianTree.missing() or not debian_tree(python).is_made:
         return None
-    return debian_tree(python).command(f"python{python}", directory=ROOT, environment={})
+    variables = {"PYTHONPATH": str(ROOT)}  # those of a test do not get into the tree
+    return debian_tree(python).command(f"python{python}", directory=ROOT, environment=variables)
 
 
 def run(*command: str) -> None:

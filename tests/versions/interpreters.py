@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions.compatibility import FROM_DEBIAN, PAIRS, command_of
+from dstack.probes.node.cpython.layouts import LAYOUTS
+from tests.versions.compatibility import FROM_DEBIAN, command_of
 
 
 def python_or_skip(version: str) -> list[str]:
@@ -21,7 +22,7 @@ def python_or_skip(version: str) -> list[str]:
 
 def all_pythons() -> list[list[str]]:
     """The commands of this interpreter, and of every other one on this machine whose version dstack reads."""
-    versions = sorted({pair.python for pair in PAIRS})
+    versions = [f"{major}.{minor}" for major, minor in LAYOUTS]
     places = [*Path.home().glob(".pyenv/versions/*/bin"), Path("/usr/bin")]
     files = [path / f"python{version}" for version in versions for path in places]
     from_debian = [command for version in FROM_DEBIAN if (command := command_of(version))]

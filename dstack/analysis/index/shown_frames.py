@@ -12,7 +12,7 @@ from dstack.observed.processes import Frame
 IMPORTERS = ("importlib/__init__.py", "importlib/_bootstrap.py", "importlib/_bootstrap_external.py", "/zipimport.py")
 FROZEN_IMPORTERS = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 LOCKING = ("acquire", "__enter__")
-"""The functions of importlib in which a thread waits for the import of another thread; seen on CPython 3.10 to 3.14."""
+"""The functions of importlib in which a thread waits for the import of another thread; seen on CPython 3.10 to 3.15."""
 MODULE = "<module>"
 SPANS_FILE = "/dstack/spans.py"
 """The file of the frames around a function that is decorated with ``dstack.span``."""

@@ -165,7 +165,7 @@ def _ids(vertex: Vertex) -> tuple[str, ...]:
 
 
 def is_sleeping(execution: Thread | Coroutine | None, frames: Sequence[Frame]) -> bool:
-    """Whether a thread sleeps, or a coroutine waits in ``asyncio.sleep``, as CPython 3.10 to 3.14 name it."""
+    """Whether a thread sleeps, or a coroutine waits in ``asyncio.sleep``, as CPython 3.10 to 3.15 name it."""
     if isinstance(execution, Thread):
         return execution.sleeps
     return bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")

@@ -1,6 +1,6 @@
 """What a process has under known names: labels, variables of its environment, locals, an actor's concurrency groups.
 
-Seen on CPython 3.10 to 3.14.
+Seen on CPython 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_VARIABLE = 256
 
 
 def launch_variables(process: PythonProcess) -> Mapping[str, str]:
-    """The variables of :data:`NAMES` in ``os.environ``, which keeps bytes by bytes; seen on CPython 3.10 to 3.14.
+    """The variables of :data:`NAMES` in ``os.environ``, which keeps bytes by bytes; seen on CPython 3.10 to 3.15.
 
     Raises :class:`UnreadableMemory`.
     """

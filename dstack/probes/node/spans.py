@@ -1,6 +1,6 @@
 """The spans that a program marks with ``dstack.span``: the open ones, and the last finished ones.
 
-Seen on CPython 3.10 to 3.14. :mod:`dstack.spans` keeps them in the memory of the process.
+Seen on CPython 3.10 to 3.15. :mod:`dstack.spans` keeps them in the memory of the process.
 """
 
 from __future__ import annotations

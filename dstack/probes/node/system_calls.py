@@ -375,7 +375,7 @@ def _host_in(frame: MemoryFrame, objects: Objects) -> str | None:
 
 
 def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | None:
-    """How long a thread in ``time.sleep`` will sleep on; None if that cannot be read. CPython 3.11 to 3.14."""
+    """How long a thread in ``time.sleep`` will sleep on; None if that cannot be read. CPython 3.11 to 3.15."""
     with contextlib.suppress(UnreadableMemory, struct.error):
         if call.number == proc.CLOCK_NANOSLEEP and call.arguments[1] & 1:  # TIMER_ABSTIME
             seconds, nanoseconds = memory.unpack("<qq", call.arguments[2])

@@ -1,6 +1,6 @@
 """The blocking call of a thread, with its dependencies.
 
-Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. A thread counts as waiting only where its innermost frame is a
+Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.15. A thread counts as waiting only where its innermost frame is a
 known wait, or the kernel shows that it sleeps on a lock of that frame.
 """
 

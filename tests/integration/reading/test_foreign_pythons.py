@@ -110,7 +110,7 @@ def test_an_ended_process_is_not_rejected() -> None:
 @pytest.mark.parametrize(
     ("version", "symbol", "offset", "value", "reason"),
     [
-        ("3.13", "Py_Version", 0, 0x030F00F0, "it runs Python 3.15, which dstack cannot read"),
+        ("3.13", "Py_Version", 0, 0x031000F0, "it runs Python 3.16, which dstack cannot read"),
         ("3.12", "Py_Version", 0, 0x030900F0, "it runs Python 3.9, which dstack cannot read"),
         ("3.12", "Py_Version", 0, 0x030C00B4, "it runs a pre-release of Python 3.12, which dstack cannot read"),
         ("3.13", "_PyRuntime", 16, 1, FREE_THREADED),
@@ -153,7 +153,7 @@ def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: py
     assert found == {"unreadable": "it contains more than one Python"}
 
 
-@pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14")])
+@pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14", "3.15")])
 def test_offsets_stated_by_a_process_are_the_saved_ones(version: str, tmp_path: Path) -> None:
     with running([*python_or_skip(version), "-c", SLEEP], {}, tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
@@ -220,9 +220,9 @@ def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_pat
 
 
 def test_a_process_that_pyspy_cannot_read_either_has_a_reason(tmp_path: Path) -> None:
-    with running_changed(tmp_path, "Py_Version", 0, 0x030F00F0) as newer:
+    with running_changed(tmp_path, "Py_Version", 0, 0x031000F0) as newer:
         result = sample_foreign(newer.pid)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "stacks"
-    assert failure["reason"].startswith("it runs Python 3.15, which dstack cannot read (py-spy: ")
+    assert failure["reason"].startswith("it runs Python 3.16, which dstack cannot read (py-spy: ")

@@ -129,16 +129,16 @@ def test_random_stacks_equal_those_of_the_program_and_of_pyspy(version: str, see
 
 
 def may_trace_wrong_lines(version: str) -> bool:
-    return version == "3.14" or (version == "own" and OWN_VERSION >= (3, 14))
+    return version in ("3.14", "3.15") or (version == "own" and OWN_VERSION >= (3, 14))
 
 
 def as_read(
     shown: Sequence[tuple[str, str, int]], frames: Sequence[tuple[str, str, int]]
 ) -> list[tuple[str, str, int]]:
-    """The program's frames, with the reader's line where ``f_lineno`` of CPython 3.14 has lost the upper bytes.
+    """The program's frames, with the reader's line where ``f_lineno`` of CPython 3.14 or later has lost upper bytes.
 
-    For a traced frame with lines before the first, it is too large by a multiple of 2**8 (observed with 3.14.8). Only
-    code that the program generates has such lines; its ``co_lines()`` is correct.
+    For a traced frame with lines before the first, it is too large by a multiple of 2**8 (observed with 3.14.8 and
+    3.15.0). Only code that the program generates has such lines; its ``co_lines()`` is correct.
     """
     return [
         (file, function, mine[2] if file in random_stacks.FILES and not (line - mine[2]) % 256 else line)

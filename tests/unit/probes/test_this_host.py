@@ -57,7 +57,7 @@ def test_the_known_layouts_are_that_of_this_python_and_the_saved_ones() -> None:
 
     version = ".".join(platform.python_version_tuple()[:2])
     assert (level, text.split(", and ")[0]) == ("ok", f"memory layouts: CPython {version} as it is here")
-    assert "saved for 3.10, 3.11, 3.12, 3.13 and 3.14" in text
+    assert "saved for 3.10, 3.11, 3.12, 3.13, 3.14 and 3.15" in text
 
 
 def test_a_build_with_an_unknown_layout_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

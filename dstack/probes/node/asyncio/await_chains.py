@@ -1,6 +1,6 @@
 """Await chains: from an asyncio task's coroutine through everything that it awaits to a future.
 
-The awaited object is on top of a suspended coroutine's stack. Seen on CPython 3.10 to 3.14; Ray runs its tasks in a
+The awaited object is at the top of a suspended coroutine's stack. Seen on CPython 3.10 to 3.15; Ray runs its tasks in a
 coroutine of Cython's, seen on Ray 2.46 and 2.60.
 """
 
@@ -20,7 +20,7 @@ from dstack.probes.node.waits.locks import held_in
 GENERATORS = ("coroutine", "generator", "async_generator")
 CYTHON = "_cython_"
 WRAPPED = 16
-"""The offset in ``anext(generator, default)`` of what it awaits; CPython 3.10 to 3.14."""
+"""The offset in ``anext(generator, default)`` of what it awaits; CPython 3.10 to 3.15."""
 MAX_TASKS = 20_000
 MAX_DEPTH = 1_000
 MAX_CYTHON_BYTES = 1024
@@ -87,7 +87,7 @@ class AwaitChains:
             if kind in GENERATORS:
                 frame = self._frames.suspended(address, or_created=address == coroutine)
                 mark.append((address, frame.instruction if frame else -1))
-                address = frame.stack[-1] if frame and frame.stack else 0
+                address = frame.awaited if frame else 0
                 frames += [frame] if frame else []
             elif kind.startswith(CYTHON) and kind.endswith("coroutine"):
                 mark.append((address, 0))

@@ -1,6 +1,6 @@
 """What a suspended coroutine waits for: read from the future that its await chain ends in.
 
-For a future that only wakes its waiter, the innermost function of asyncio shows the wait. Seen on CPython 3.10 to 3.14
+For a future that only wakes its waiter, the innermost function of asyncio shows the wait. Seen on CPython 3.10 to 3.15
 and Ray 2.46 to 2.60.
 """
 

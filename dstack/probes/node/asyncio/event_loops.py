@@ -32,7 +32,7 @@ MAX_LINKED = 1 << 16
 NEXT, PREVIOUS = 0, 1
 """Which word of a node in a list of tasks points to which other node."""
 WATCHED = "_fd_to_key"
-"""The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
+"""The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.15)."""
 MAX_FIELD_BYTES = 512
 """uvloop's loop has the id of its thread, the queue of its next calls and the set of its timers within this many bytes;
 seen with uvloop 0.23."""

@@ -3,7 +3,7 @@
 For Ray and executors, the callbacks of a future lead to its source; ``gather`` and ``shield`` refer to their futures.
 A future that code of a library sets names no source: the code that will set it has it among its locals, by which it is
 found. Such are what runs in a thread of anyio, and a batch of Ray Serve. Seen with anyio 4, which runs the sync methods
-of Serve deployments and the sync endpoints of Starlette and FastAPI, on CPython 3.10 to 3.14 and Ray 2.46 to 2.60.
+of Serve deployments and the sync endpoints of Starlette and FastAPI, on CPython 3.10 to 3.15 and Ray 2.46 to 2.60.
 """
 
 from __future__ import annotations

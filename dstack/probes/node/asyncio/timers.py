@@ -3,7 +3,7 @@
 A timer that will cancel a task, set a future or release a lock ends the wait for it. What its callback does is known
 from its name and from the names that its code uses, or the functions that it calls; what it reaches is found from its
 arguments, what it is bound to and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the
-objects of these blocks. Seen on CPython 3.10 to 3.13, uvloop 0.23 and anyio 4.16.
+objects of these blocks. Seen on CPython 3.10 to 3.15, uvloop 0.23 and anyio 4.16.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TIMEOUT, SCOPE = "Timeout", "CancelScope"
 GROUP = "TaskGroup"
 THREADING, THREAD_TIMER, SCHEDULER = "/threading.py", "Timer", "/sched.py"
 ACTION = 3
-"""Which field of an event in the queue of a ``sched.scheduler`` has its function (CPython 3.10 to 3.14)."""
+"""Which field of an event in the queue of a ``sched.scheduler`` has its function (CPython 3.10 to 3.15)."""
 OUTERMOST, INNERMOST = 3, 4
 """How many frames may be around ``Timer.run``, with it, and inside of a scheduler's function, which sleeps."""
 OF_RAY = ("ActorHandle", "ObjectRef")
@@ -140,7 +140,7 @@ class Callbacks:
             seen.update(called)
 
     def _globals(self, function: int, names: Collection[str]) -> dict[str, int]:
-        """The globals of these names in the module of a function: its first dict (CPython 3.10 to 3.14)."""
+        """The globals of these names in the module of a function: its first dict (CPython 3.10 to 3.15)."""
         words = self._memory.pointers(function + HEADER, FUNCTION_WORDS)
         found = next((word for word in words if self._objects.is_a(word, "dict")), 0)
         places = self._objects.places_of(found, names) if found else {}

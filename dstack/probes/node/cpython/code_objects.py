@@ -39,7 +39,7 @@ class StructFields:
 
 MAX_STACK = 1 << 12
 CODE_WORDS, MAX_USED = 14, 2_000
-"""A code object has the names that it uses in one of its first words (CPython 3.10 to 3.14), and may have so many."""
+"""A code object has the names that it uses in one of its first words (CPython 3.10 to 3.15), and may have so many."""
 MAX_TABLE = 1 << 20
 MAX_NAME = 4096
 """The longest path that Linux knows."""
@@ -51,7 +51,7 @@ LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
 """The most bytes of a number in a table, of six bits each: enough for a C ``int``."""
 NO_LINE, COLUMN, ONE_LINE = 15, 13, 10
-"""Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
+"""Kinds of entries in a line table of CPython 3.11 to 3.15; those below give columns on the same line."""
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ def exception_table(table: bytes) -> list[tuple[int, int, int]]:
 
 
 def lines(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
-    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.14.
+    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.15.
 
     The first byte of an entry has the kind and the number of code units; only first bytes have the highest bit set.
     """

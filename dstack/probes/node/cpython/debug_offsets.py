@@ -1,9 +1,9 @@
 """The offsets that a process of CPython 3.13 or later states itself: ``_Py_DebugOffsets``, in ``_PyRuntime``.
 
 They describe the target's own build, so they take precedence over the table's. The struct differs between minor
-versions, so an unknown version is rejected. It lacks futures, functions, contexts, locks, queues, keys cached by types,
-a code object's stack size and exception table, and the qualified name of a generator; on 3.13 also generators. Seen on
-CPython 3.13.0, 3.13.15 and 3.14.8.
+versions, so an unknown version is rejected. It lacks futures, functions, contexts, locks, queues, a code object's stack
+size and exception table, and the qualified name of a generator; before 3.15 also keys cached by types, and on 3.13
+generators. Seen on CPython 3.13.0, 3.13.15, 3.14.8 and 3.15.0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, Version
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.objects import (
+    BASIC_SIZE,
     BYTES_DATA,
     DICT_KEYS,
+    DICT_OFFSET,
     DICT_VALUES,
     FLOAT_VALUE,
     INT_DIGITS,
@@ -38,6 +40,8 @@ COOKIE = b"xdebugpy"
 CANDIDATE = 0xC
 """The release level, in a version number, from which on layouts do not change any more."""
 MAX_STRUCT = 1 << 24
+SIZES = ("size", "generation_stats_size")
+"""The fields that are no offsets in the struct of their group."""
 
 _STRUCT_3_13 = """
 runtime_state size finalizing interpreters_head
@@ -79,7 +83,32 @@ unicode_object size state length asciiobject_size
 gc size collecting
 gen_object size gi_name gi_iframe gi_frame_state
 """
-"""Fields of 8 bytes each, by group, in their order; further groups of 3.14 are not read."""
+_STRUCT_3_15 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil
+    gil_runtime_state gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder
+    code_object_generation tlbc_generation
+thread_state size prev next interp current_frame base_frame last_profiled_frame last_profiled_frame_seq thread_id
+    native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state
+err_stackitem exc_value
+interpreter_frame size previous executable instr_ptr localsplus owner stackpointer tlbc_index
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds
+    co_code_adaptive co_tlbc
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset
+heap_type_object size ht_cached_keys
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+set_object size used table mask
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size compactunicodeobject_size
+gc size collecting frame generation_stats_size generation_stats
+gen_object size gi_name gi_iframe gi_frame_state
+"""
+"""Fields of 8 bytes each, by group, in their order; further groups of 3.14 and 3.15 are not read."""
 
 
 def _fields(text: str) -> tuple[str, ...]:
@@ -88,12 +117,18 @@ def _fields(text: str) -> tuple[str, ...]:
     return tuple(f"{group}.{field}" for group, *names in map(str.split, lines) for field in names)
 
 
-FIELDS: dict[Version, tuple[str, ...]] = {(3, 13): _fields(_STRUCT_3_13), (3, 14): _fields(_STRUCT_3_14)}
+FIELDS: dict[Version, tuple[str, ...]] = {
+    (3, 13): _fields(_STRUCT_3_13),
+    (3, 14): _fields(_STRUCT_3_14),
+    (3, 15): _fields(_STRUCT_3_15),
+}
 
 BUILT_IN_TYPES = {
     "pyobject.ob_type": TYPE,
     "type_object.tp_name": TYPE_NAME,
     "type_object.tp_flags": TYPE_FLAGS,
+    "type_object.tp_basicsize": BASIC_SIZE,
+    "type_object.tp_dictoffset": DICT_OFFSET,
     "tuple_object.ob_size": SIZE,
     "list_object.ob_size": SIZE,
     "list_object.ob_item": LIST_ITEMS,
@@ -152,13 +187,14 @@ def read_debug_offsets(memory: ProcessMemory, runtime: int, version: Version) ->
 def _validate(offsets: dict[str, int], layout: CPythonLayout) -> None:
     for field, value in offsets.items():
         group, _, name = field.partition(".")
-        size = offsets[f"{group}.size"]
-        if not 0 < size <= MAX_STRUCT or (value >= size and name != "size"):
+        size = offsets.get(f"{group}.size", MAX_STRUCT)
+        if not 0 < size <= MAX_STRUCT or (value >= size and name not in SIZES):
             raise UnreadableMemory(f"its debug offset of {field} is {value} in a struct of {size} bytes")
     expected = {
         **BUILT_IN_TYPES,
         "tuple_object.ob_item": layout.tuple_items,
         "unicode_object.asciiobject_size": layout.text_headers[0],
+        "unicode_object.compactunicodeobject_size": layout.text_headers[1],
     }
     for field, value in expected.items():
         if offsets.get(field, value) != value:

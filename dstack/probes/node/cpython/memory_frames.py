@@ -2,7 +2,7 @@
 
 All threads are walked together: if the next frames of some are on pages that were not read yet, these pages are read
 in one system call. Frames of CPython 3.11 and later lie one after another in chunks of 16 KiB, so the callers of a
-frame are on its page or the one before. Seen on CPython 3.10 to 3.14.
+frame are on its page or the one before. Seen on CPython 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATE_3_10 = 4
 """CPython 3.10: a frame's state is this many bytes before its blocks, after their number."""
 TRACEBACK_NEXT, TRACEBACK_INSTRUCTION, FRAME_OF_OBJECT = 16, 32, 24
 """Where a traceback has the next one, followed by its frame object, and its instruction; and where a frame object has
-its frame, which on CPython 3.10 is itself. The same in the sources of 3.10 to 3.14."""
+its frame, which on CPython 3.10 is itself. The same in the sources of 3.10 to 3.15."""
 TRAMPOLINE = "<interpreter trampoline>"
 READ_AHEAD = 2 * PAGE
 """Callers of a frame lie below it."""
@@ -83,6 +83,11 @@ class MemoryFrame:
     def stack(self) -> tuple[int, ...]:
         """Its value stack; if the frame is suspended, only the live part."""
         return self._frames.stack(self.address, self.code, len(self.names), self._top)
+
+    @property
+    def awaited(self) -> int:
+        """What it awaits or yields from if it is suspended there; 0 if its stack has no such word."""
+        return self._frames.awaited(self.stack)
 
     @cached_property
     def blocks(self) -> int:
@@ -350,6 +355,11 @@ class Frames:
     def stack(self, frame: int, code: Code, locals_count: int, depth: int | None) -> tuple[int, ...]:
         """The value stack of a frame: its first ``depth`` words, or all if the depth is unknown."""
         return self.words(frame, self.codes.stack_size(code) if depth is None else depth, locals_count)
+
+    def awaited(self, stack: Sequence[int]) -> int:
+        """The word of a suspended frame's stack that refers to what it awaits, 0 without one."""
+        place = self._layout.awaited_from_top
+        return stack[-place] if len(stack) >= place else 0
 
     def blocks(self, frame: int, code: Code, instruction: int) -> int:
         """The number of words in the stack of a frame that belong to live blocks."""

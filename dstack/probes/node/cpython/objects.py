@@ -2,7 +2,7 @@
 
 Every object is checked by the name of its type before use, and every size is bounded. So memory that has changed, or
 was never such an object, raises :class:`UnreadableMemory`. The offsets that are numbers here are the same in CPython
-3.10 to 3.14 on x86-64 with the GIL; those that differ are in :mod:`dstack.probes.node.cpython.layouts`.
+3.10 to 3.15 on x86-64 with the GIL; those that differ are in :mod:`dstack.probes.node.cpython.layouts`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MEMBER_BYTES, MEMBER_OFFSET = 40, 16
 MAX_MEMBERS = 64
 LIST_ITEMS = 24
 TAG_BITS = 3
-"""CPython 3.14: flags in a reference that a frame holds; both are set in a number that refers to no object."""
+"""From CPython 3.14 on: flags in a reference that a frame holds; both are set in a number that refers to no object."""
 REFERENCES = 2**32 - 1
-"""CPython 3.14: the bits of an object's first word that count references; its flags are above."""
+"""From CPython 3.14 on: the bits of an object's first word that count references; its flags are above."""
 DICT_KEYS, DICT_VALUES = 32, 40
 SET_MASK, SET_TABLE = 32, 40
 REFERENT = 16
-"""Where a weak reference has its object; CPython 3.10 to 3.14."""
+"""Where a weak reference has its object; CPython 3.10 to 3.15."""
 REMOVED = 2**64 - 1
 """The hash in an entry of a set whose item was removed: -1, which no object has."""
 BOUND_TO = 24
@@ -67,7 +67,7 @@ LOCK_SEMAPHORE = 16
 
 
 def reference(word: int) -> int:
-    """The address of the object that a word of a frame refers to, without the flags that CPython 3.14 has in it."""
+    """The address of the object that a word of a frame refers to, without the flags in it (from CPython 3.14 on)."""
     return word & ~TAG_BITS
 
 

@@ -38,7 +38,7 @@ USUAL = frozenset(_USUAL.split())
 
 
 KNOWN_FUNCTION = "_frozen_importlib", "_find_and_load", "<frozen importlib._bootstrap>"
-"""A function that every process of CPython 3.10 to 3.14 has: its module, its name, and the file of its code."""
+"""A function that every process of CPython 3.10 to 3.15 has: its module, its name, and the file of its code."""
 
 
 def runtime_address() -> int:

@@ -3,7 +3,7 @@
 Items of containers, attributes, slots, variables of closures and of suspended generators, and what a method or a
 ``functools.partial`` is bound to. Modules, classes, exceptions, frames, weak references and asyncio's tasks lead
 nowhere: too much refers to them. Coroutines neither: they are followed for themselves. The offsets are the same in
-CPython 3.10 to 3.14.
+CPython 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class References:
         self._shapes: dict[int, _Shape] = {}
         self._by_name: dict[str, Reader] = {
             "collections.deque": self._deque,
+            "frozendict": self._dict,
             "set": self._set,
             "frozenset": self._set,
             "cell": self._cell,

@@ -203,7 +203,7 @@ class SelfCheck:
     def _coroutines(self, known: KnownObjects) -> Iterator[Comparison]:
         code, frame = known.suspended.cr_code, self._frames.suspended(id(known.suspended))
         live = code.co_name, known.suspended.cr_frame.f_lasti, *map(id, (*known.markers, known.suspended.cr_await))
-        read = frame and (frame.function, frame.instruction, *frame.locals, *frame.stack[-1:])
+        read = frame and (frame.function, frame.instruction, *frame.locals, frame.awaited)
         yield "generator_frame", read, live
         yield "frame_globals", frame and frame.globals, id(globals())
         yield "generator_state", self._frames.suspended(id(known.created)), None

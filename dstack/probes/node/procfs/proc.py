@@ -42,7 +42,7 @@ P_PID = 1
 CHILDRENS_FAULTS = 8
 """The word of ``stat`` from the state on: ``cminflt``, see ``proc(5)``."""
 PROGRAM_SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
-"""Signals that programs give a meaning: Ray 2.60 handles none of them, nor does Python 3.10 to 3.14 by default."""
+"""Signals that programs give a meaning: Ray 2.60 handles none of them, nor does Python 3.10 to 3.15 by default."""
 
 
 # Processes and threads

@@ -120,7 +120,7 @@ def pool_processes(objects: Objects, result: int) -> list[int]:
 
 
 PROCESSES = ("multiprocessing.process", "_dangling")
-"""The set of weak references to all Process objects that exist; CPython 3.10 to 3.14."""
+"""The set of weak references to all Process objects that exist; CPython 3.10 to 3.15."""
 MAX_ENDED = 32
 
 

@@ -21,7 +21,7 @@ from dstack.probes.node.procfs.proc import SystemCall
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
 SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
-"""Objects with a pointer to their semaphore, or a byte, at the same offset; CPython 3.10 to 3.14."""
+"""Objects with a pointer to their semaphore, or a byte, at the same offset; CPython 3.10 to 3.15."""
 PARKED_AT = -8
 """Newer objects park their waiters: each sleeps on its own semaphore (``struct wait_entry``), at this offset beside the
 address that it waits at. Of a queue from CPython 3.13.0 on, of a lock from a release between 3.13.0 and 3.13.15, and of

@@ -189,7 +189,7 @@ MAX_MODULES = 30
 """The maximum number of the user's modules that one module reaches."""
 MAX_GLOBALS = 512
 FIRST_NAMES = 10
-"""A module's file is among the first names that the import system gives it; CPython 3.10 to 3.14."""
+"""A module's file is among the first names that the import system gives it; CPython 3.10 to 3.15."""
 
 
 @dataclass(frozen=True)

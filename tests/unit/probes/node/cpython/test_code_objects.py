@@ -184,7 +184,8 @@ def test_equal_code_of_several_processes_has_the_same_positions(memory: ProcessM
     found = [CodeObjects(own_objects(memory), {}, positions) for _ in codes]
 
     one, equal, other = (
-        objects.position(objects.code(id(code)), 2) for objects, code in zip(found, codes, strict=True)
+        objects.position(objects.code(id(code)), len(code.co_code) - 2)
+        for objects, code in zip(found, codes, strict=True)
     )
 
     assert one is equal

@@ -19,6 +19,8 @@ from dstack.probes.node.cpython.debug_offsets import (
     FIELDS,
     HEADER,
     HEADER_SIZE,
+    MAX_STRUCT,
+    SIZES,
     read_debug_offsets,
     with_debug_offsets,
 )
@@ -43,8 +45,13 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
     values = {field: 8 * at for at, field in enumerate(FIELDS[version])}
     sizes = {field: STRUCT_BYTES for field in FIELDS[version] if field.endswith(".size")}
     types = {field: value for field, value in BUILT_IN_TYPES.items() if field in values}
-    items, header = LAYOUTS[version].tuple_items, LAYOUTS[version].text_headers[0]
-    return {**values, **sizes, **types, "tuple_object.ob_item": items, "unicode_object.asciiobject_size": header}
+    layout = LAYOUTS[version]
+    checked = {
+        "tuple_object.ob_item": layout.tuple_items,
+        "unicode_object.asciiobject_size": layout.text_headers[0],
+        "unicode_object.compactunicodeobject_size": layout.text_headers[1],
+    }
+    return {**values, **sizes, **types, **{field: value for field, value in checked.items() if field in values}}
 
 
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
@@ -77,8 +84,9 @@ def test_stated_offsets_take_precedence_over_those_of_the_table(version: tuple[i
     assert found.thread_frame == (offsets["thread_state.current_frame"],)
     assert found.code_names == (offsets["code_object.localsplusnames"],)
     assert found.interpreter_modules == offsets["interpreter_state.imports_modules"]
-    generators = {"generator_frame", "generator_state", "frame_stack_top"} if version >= (3, 14) else set()
-    assert differing(found, saved) == generators | {
+    from_the_version = {"generator_frame", "generator_state", "frame_stack_top"} if version >= (3, 14) else set()
+    from_the_version |= {"cached_keys"} if version >= (3, 15) else set()
+    assert differing(found, saved) == from_the_version | {
         "interpreter_modules",
         "code_first_line",
         "code_lines",
@@ -122,7 +130,7 @@ def test_the_layout_of_a_target_has_its_own_offsets() -> None:
             header_of((3, 14), free_threaded=1),
             "it runs a free-threaded build of Python 3.14, which dstack cannot read",
         ),
-        (header_of((3, 15)), "it runs Python 3.15, which dstack cannot read"),
+        (header_of((3, 16)), "it runs Python 3.16, which dstack cannot read"),
         (header_of((3, 12)), "it runs Python 3.12, which dstack cannot read"),
         (
             header_of((3, 14), 0xB3),
@@ -181,4 +189,5 @@ def test_any_bytes_are_rejected_or_give_offsets_within_their_structs(
 
     with contextlib.suppress(UnreadableMemory):
         offsets = read(header + data, version)
-        assert all(value <= offsets[f"{field.partition('.')[0]}.size"] for field, value in offsets.items())
+        sizes = {field: offsets.get(f"{field.partition('.')[0]}.size", MAX_STRUCT) for field in offsets}
+        assert all(value <= sizes[field] for field, value in offsets.items() if not field.endswith(SIZES))

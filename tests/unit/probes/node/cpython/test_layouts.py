@@ -26,12 +26,12 @@ def test_the_table_equals_what_a_python_calibrates(python: list[str]) -> None:
 
 
 def test_there_is_a_layout_for_every_version_that_dstack_reads() -> None:
-    assert list(LAYOUTS) == [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14)]
+    assert list(LAYOUTS) == [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (3, 15)]
 
 
 def test_a_column_is_added_behind_those_of_the_table() -> None:
-    newest = LAYOUTS[3, 14]
-    layout = replace(newest, version=(3, 15), thread_frame=(1, 2), rlock_owner=3)
+    newest = LAYOUTS[3, 15]
+    layout = replace(newest, version=(3, 16), thread_frame=(1, 2), rlock_owner=3)
     names: dict[str, Any] = {"__name__": "dstack.probes.node.cpython.layouts"}
 
     exec(with_column(TABLE.read_text(), layout), names)
