@@ -16,6 +16,7 @@ import psutil
 from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
 from dstack.probes.node.cpython.code_objects import KnownPositions
+from dstack.probes.node.cpython.debug_offsets import stated_python
 from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
@@ -90,7 +91,8 @@ class ProcessReader:
         known = self._known.get(process.pid)
         if known is None or known.birth != process.figures.birth:
             files = proc.mapped_files(process.pid)
-            interpreter = Interpreter(process.target.get("python"), self._own, files)
+            foreign = process.target.get("python") or (None if self._own.is_in(files) else stated_python(process.pid))
+            interpreter = Interpreter(foreign, self._own, files)
             language = language_of(files.values())
             python = KnownPython(self._positions)
             if library := library_of(files.values()):

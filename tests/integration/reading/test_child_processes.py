@@ -18,12 +18,15 @@ import pytest
 from dstack.call_sites import name_of
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
+from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION
+from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.probe import MAX_CHILDREN, NodeProbe
 from tests.clusters.dstack_command import check, dstack
 from tests.clusters.ray_clusters import run_example
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
 from tests.sampling import OPTIONS, Plain, functions, sample, target, words_of
+from tests.versions.interpreters import python_or_skip
 
 JOIN, RECV = "multiprocessing.Process.join", "multiprocessing.Connection.recv"
 
@@ -130,6 +133,42 @@ def test_a_fork_has_the_coroutines_of_its_own_event_loop(tmp_path: Path) -> None
     assert coroutine["coroutine_id"].endswith(f"/{pid}")
     main = words_of(child["threads"][0]["call"])
     assert main["coroutines"] == [coroutine["coroutine_id"]]
+
+
+STATING = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) >= FIRST_VERSION]
+OTHER_PYTHON = """
+import asyncio, threading
+def waits(name, numbers):
+    lock = threading.Lock()
+    lock.acquire()
+    threading.Thread(target=lock.acquire, name="locked", daemon=True).start()
+    asyncio.run(asyncio.Event().wait())
+waits("of child", [1, 2])
+"""
+
+
+@pytest.mark.parametrize("version", STATING)
+def test_a_child_under_a_python_that_states_its_offsets_is_read_from_memory(version: str, tmp_path: Path) -> None:
+    """The probe of a node finds out by itself which Python that is."""
+    parent = "import subprocess, sys; subprocess.call(sys.argv[1:])"
+    command = [sys.executable, "-c", parent, *python_or_skip(version), "-c", OTHER_PYTHON]
+
+    def waiting() -> Plain | None:
+        found = sample_with_children(started.pid, locals=True)
+        calls = [words_of(one["call"]).get("what") for one in found["processes"]["w"]["children"][0]["threads"]]
+        return found if sorted(map(str, calls)) == ["asyncio event loop", "threading.Lock.acquire"] else None
+
+    with running(command, {}, tmp_path / "log") as started:
+        wait_until(lambda: psutil.Process(started.pid).children(), deadline_s=30, what=lambda: "a child")
+        found = wait_until(waiting, deadline_s=30, what=lambda: str(sample_with_children(started.pid)))
+
+    (child,) = found["processes"]["w"]["children"]
+    assert (child["access"], found["failures"]) == ("memory", [])
+    assert [words_of(one["call"])["what"] for one in child["coroutines"]] == ["asyncio.Event.wait"]
+    main = next(one for one in child["threads"] if one["os_thread_id"] == child["pid"])
+    assert {"name": '"of child"', "numbers": "[1, 2]"}.items() <= main["locals"][
+        str(functions(found, main).index("waits"))
+    ].items()
 
 
 def test_only_the_first_of_too_many_children_are_read_with_a_note(tmp_path: Path) -> None:

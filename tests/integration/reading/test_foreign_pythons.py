@@ -17,7 +17,13 @@ from elftools.elf.elffile import ELFFile
 
 from dstack.observed.calls import HeldRefs
 from dstack.probes.node import wire
-from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
+from dstack.probes.node.cpython.debug_offsets import (
+    FIELDS,
+    HEADER_SIZE,
+    read_debug_offsets,
+    stated_python,
+    with_debug_offsets,
+)
 from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.procfs.proc import Mapping
@@ -203,6 +209,15 @@ def test_a_rejected_process_is_one_failure_and_pyspy_reads_its_stacks(tmp_path: 
     assert failure["reason"] == f"its memory could not be read: {FREE_THREADED}"
     (thread,) = result["processes"]["w"]["threads"]
     assert [result["frames"][frame]["function"] for frame in result["stacks"][thread["stack"]]] == ["<module>"]
+
+
+def test_a_process_states_itself_what_cannot_be_read(tmp_path: Path) -> None:
+    with running_changed(tmp_path, "_PyRuntime", 16, 1) as child:
+        found, result = stated_python(child.pid), sample(target(child.pid))
+
+    assert found == {"unreadable": FREE_THREADED}
+    assert [failure["reason"] for failure in result["failures"]] == [f"its memory could not be read: {FREE_THREADED}"]
+    assert result["processes"]["w"]["access"] == "py-spy"
 
 
 def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_path: Path) -> None:

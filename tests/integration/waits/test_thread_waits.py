@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dstack.observed.calls import Timer
+from dstack.probes.node import process_reader
 from dstack.probes.node.cpython import python_process
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import UnreadableMemory
@@ -143,6 +144,7 @@ def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
         raise UnreadableMemory("memory of this Python is not known")
 
     monkeypatch.setattr(python_process, "own_layout", fail)
+    monkeypatch.setattr(process_reader, "stated_python", lambda pid: None)
 
     result = sample_with(program.pid, None)
     threads = threads_by_name(result, printed)

@@ -8,12 +8,15 @@ generators. Seen on CPython 3.13.0, 3.13.15, 3.14.8 and 3.15.0.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import struct
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, Version
-from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
+from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import (
     BASIC_SIZE,
     BYTES_DATA,
@@ -31,14 +34,22 @@ from dstack.probes.node.cpython.objects import (
     TYPE_FLAGS,
     TYPE_NAME,
 )
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 
 FIRST_VERSION = (3, 13)
 """The first version that has debug offsets."""
 HEADER = "<8sQQ"
 HEADER_SIZE = struct.calcsize(HEADER)
 COOKIE = b"xdebugpy"
+PYTHON_FILE = re.compile(r".*/(python[\d.]+[td]*|libpython3[\d.]+[td]*\.so[\d.]*)")
+"""The program or library that has ``_PyRuntime`` among its data; ``t`` is free-threaded, ``d`` for debugging."""
+GLIBC = "/libc.so.6"
 CANDIDATE = 0xC
 """The release level, in a version number, from which on layouts do not change any more."""
+HEADER_OF_3 = re.compile(COOKIE + rb"...\x03\x00{4}[\x00\x01]\x00{7}", re.DOTALL)
+"""A header of any version of Python 3: the cookie also occurs alone, in code that compares it."""
+WITHOUT_GLIBC = "it runs Python without glibc, which dstack cannot read"
 MAX_STRUCT = 1 << 24
 SIZES = ("size", "generation_stats_size")
 """The fields that are no offsets in the struct of their group."""
@@ -160,6 +171,31 @@ def parse_header(header: bytes) -> Version:
     if kind or (major, minor) not in FIELDS:
         raise UnreadableMemory(f"it runs {kind}Python {major}.{minor}, which dstack cannot read")
     return major, minor
+
+
+def stated_python(pid: int) -> ForeignPython | UnreadablePython | None:
+    """The Python that a process states itself: where its debug offsets are, and of which version.
+
+    None where it has none, as before CPython 3.13, or where its memory cannot be read.
+    """
+    mapped = proc.mappings(pid)
+    is_glibc = any(one.path.endswith(GLIBC) for one in mapped)
+    data = [one for one in reversed(mapped) if one.offset and PYTHON_FILE.fullmatch(one.path)]  # they come after code
+    with contextlib.suppress(OSError), open_memory(pid) as memory:
+        for at, header in (found for one in data for found in _headers(memory, one)):
+            try:
+                return {"version": parse_header(header), "runtime": at} if is_glibc else {"unreadable": WITHOUT_GLIBC}
+            except UnreadableMemory as error:
+                return {"unreadable": str(error)}
+    return None
+
+
+def _headers(memory: ProcessMemory, mapped: proc.Mapping) -> Iterator[tuple[int, bytes]]:
+    """What begins like debug offsets in this part of a process's memory, with its address."""
+    with contextlib.suppress(UnreadableMemory):
+        data = memory.read(mapped.start, mapped.end - mapped.start)
+        for found in HEADER_OF_3.finditer(data):
+            yield mapped.start + found.start(), data[found.start() : found.start() + HEADER_SIZE]
 
 
 def require_version(header: bytes, expected: Version) -> None:

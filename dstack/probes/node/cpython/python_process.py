@@ -41,6 +41,10 @@ KNOWN_FUNCTION = "_frozen_importlib", "_find_and_load", "<frozen importlib._boot
 """A function that every process of CPython 3.10 to 3.15 has: its module, its name, and the file of its code."""
 
 
+OF_DEBUG_BUILD = "gettotalrefcount"
+"""A function of ``sys`` in builds that count references for debugging, which have other layouts."""
+
+
 def runtime_address() -> int:
     """The address of ``_PyRuntime`` in the reader's own process."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
@@ -75,7 +79,7 @@ def _other_kind() -> str | None:
     """The kind of this interpreter if its layout is not that of a release with the GIL."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "free-threaded"
-    return "debug" if hasattr(sys, "gettotalrefcount") else None
+    return "debug" if hasattr(sys, OF_DEBUG_BUILD) else None
 
 
 def layout_of(memory: ProcessMemory, runtime: int, version: Version) -> CPythonLayout:
@@ -109,6 +113,11 @@ class OwnPython:
                 self._place = proc.place_in_file(runtime_address())
             return self._place
 
+    def is_in(self, files: Collection[proc.File]) -> bool:
+        """Whether a process that has mapped these files runs the same build."""
+        place = self.place()
+        return place is not None and place[0] in files
+
     def distance_to_secret(self) -> int | None:
         """The distance from ``_PyRuntime`` to the secret of hashes; None where it is not known. Found on first use."""
         with self._lock:
@@ -121,7 +130,8 @@ class OwnPython:
 class Interpreter:
     """The Python of a process, as far as it must be known to read the process's memory.
 
-    ``foreign`` is what :mod:`dstack.probes.node_access.targets` found, None where it is the reader's own build;
+    ``foreign`` is what :mod:`dstack.probes.node_access.targets` found, or what the process states itself; None where
+    it is the reader's own build;
     ``files`` are the files that the process has mapped. Methods raise :class:`UnreadableMemory`, all of them with the
     same reason where dstack cannot read this Python.
     """
@@ -177,13 +187,15 @@ def _require_known_function(memory: ProcessMemory, layout: CPythonLayout, runtim
     """Raise :class:`UnreadableMemory` unless a function that every process has is found by this layout."""
     objects = Objects(memory, layout)
     frames = Frames(objects, runtime)
+    modules = Modules(objects, frames)
+    major, minor = layout.version
     module, name, file = KNOWN_FUNCTION
-    function = Modules(objects, frames).lookup(module, name)
+    function = modules.lookup(module, name)
     code = frames.codes.get(memory.pointer(function + layout.function_code)) if function else None
     if code is None or (code.function, code.file) != (name, file):
-        raise UnreadableMemory(
-            f"its memory is not that of a Python {layout.version[0]}.{layout.version[1]} that dstack knows"
-        )
+        raise UnreadableMemory(f"its memory is not that of a Python {major}.{minor} that dstack knows")
+    if modules.lookup("sys", OF_DEBUG_BUILD):
+        raise UnreadableMemory(f"it runs a debug build of Python {major}.{minor}, which dstack cannot read")
 
 
 class Modules:

@@ -18,7 +18,7 @@ RAY_SCRIPT = re.compile(r"/ray/(?:dashboard|autoscaler|_private|util/client)/|^r
 OWN = re.compile(r"^dstack(?:\.|$)|/dstack$|run_(?:module|child)\('dstack\.")
 HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) import ")
 """multiprocessing's resource tracker and fork server; the processes that the latter forks are the application's."""
-PYTHON = re.compile(r"python[\d.]*")
+PYTHON = re.compile(r"python[\d.]*[td]*")
 FIRST_WORDS = 4
 INIT = 1
 """The parent of processes whose own parent has ended."""
