@@ -396,7 +396,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def lack_of_events(self) -> Failure | None:
         """Why there are no task events, or which of them are missing; None if that is not known."""
-        return next((failure for failure in self.failures if failure.stage == "task events"), None)
+        return next((failure for failure in reversed(self.failures) if failure.stage == "task events"), None)
 
     def frames_of(self, execution: Thread | Coroutine | EndedTask) -> tuple[Frame, ...]:
         """The frames of a thread, a coroutine or the exception of an ended task, leaf first."""

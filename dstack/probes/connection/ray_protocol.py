@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from dstack.observed.node import Stage
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node.ray_messages import NEW, Piece, Protocol, release_of_folder
 
+EVENTS: Stage = "task events"
 PIECES = (
     # Nodes
     Piece("the nodes", "NodeInfoGcsService", "GetAllNodeInfo CheckAlive", "method", is_vital=True),
@@ -179,12 +181,13 @@ PIECES = (
         "how complete the history of tasks is",
         "GetTaskEventsReply",
         "num_status_task_events_dropped:int num_total_stored:int num_truncated:int",
+        stage=EVENTS,
     ),
-    Piece("why tasks failed", "TaskStateUpdate", "error_info:RayErrorInfo worker_pid:int"),
-    Piece("why tasks failed", "RayErrorInfo", "error_message:text error_type:enum"),
-    Piece("where tasks failed", "TaskEvents", "profile_events:ProfileEvents"),
-    Piece("where tasks failed", "ProfileEvents", "events:list"),
-    Piece("where tasks failed", "ProfileEventEntry", "extra_data:text event_name:text"),
+    Piece("why tasks failed", "TaskStateUpdate", "error_info:RayErrorInfo worker_pid:int", stage=EVENTS),
+    Piece("why tasks failed", "RayErrorInfo", "error_message:text error_type:enum", stage=EVENTS),
+    Piece("where tasks failed", "TaskEvents", "profile_events:ProfileEvents", stage=EVENTS),
+    Piece("where tasks failed", "ProfileEvents", "events:list", stage=EVENTS),
+    Piece("where tasks failed", "ProfileEventEntry", "extra_data:text event_name:text", stage=EVENTS),
     # Agents
     Piece("the agents of nodes", "InternalKVGcsService", "InternalKVMultiGet", "method"),
     Piece("the agents of nodes", "InternalKVMultiGetReply", "results:list"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dstack.observed.node import Cause, Failure
+from dstack.observed.node import Cause, Failure, Stage
 
 PACKAGE = "ray.rpc."
 PieceKind = Literal["field", "method", "value"]
@@ -46,7 +46,7 @@ class Piece:
 
     ``NEW|OLD:type`` is a field with two names. ``feeds`` is what dstack knows by the piece, in the words of a report.
     Without a ``vital`` one, replies are of no use. Ray before ``since`` does not have it. An enum may have the
-    ``others``, which dstack knows, too.
+    ``others``, which dstack knows, too. ``stage`` is that of the failure without it.
     """
 
     feeds: str
@@ -56,6 +56,7 @@ class Piece:
     is_vital: bool = False
     since: Release = OLDEST
     others: str = ""
+    stage: Stage = "Ray"
 
     @property
     def what(self) -> str:
@@ -72,6 +73,7 @@ class LostPiece:
 
     reason: str
     is_vital: bool = False
+    stage: Stage = "Ray"
 
     @property
     def cause(self) -> Cause:
@@ -80,7 +82,7 @@ class LostPiece:
 
     def failure(self) -> Failure:
         """The loss as a failure to observe the cluster."""
-        return Failure(stage="Ray", reason=self.reason, cause=self.cause, remedy=REMEDY)
+        return Failure(stage=self.stage, reason=self.reason, cause=self.cause, remedy=REMEDY)
 
 
 class Unusable(Exception):
@@ -137,7 +139,8 @@ class Protocol:
             self._absent.update((piece.owner, name) for name in names.split("|"))
             if piece.is_vital:
                 self._vital.setdefault(piece.owner, what)
-            yield LostPiece(f"this Ray has no {what}, so dstack does not know {piece.feeds}", piece.is_vital)
+            reason = f"this Ray has no {what}, so dstack does not know {piece.feeds}"
+            yield LostPiece(reason, piece.is_vital, piece.stage)
         if piece.kind == "value" and piece.is_vital:
             for name in sorted(present.keys() - {*piece.names.split(), *piece.others.split()}):
                 yield LostPiece(f"this Ray has the {piece.owner} {name}, which dstack does not know")

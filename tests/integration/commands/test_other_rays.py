@@ -54,7 +54,7 @@ OF_CLUSTER = {
             version="2.63.0",
             edits={WORKER: {"def main_loop(self)": "def serve(self)"}, SCRIPT: {".main_loop()": ".serve()"}},
         ),
-        1,
+        4,
         "no function main_loop in ray/_private/worker.py",
     ),
     "2.64.0": (
