@@ -44,7 +44,7 @@ OWN = str(Path(__file__).parents[3])
 Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, to report the nodes that did not answer."""
-RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
+RUN_ON_A_NODE = "Run dstack on a node of the cluster, as the user of Ray and with its minor version of Python."
 SOON_S = 0.3
 """How long an answer is awaited before it is checked whether a connection leads to the node at all."""
 MOST = 0.9
