@@ -1,8 +1,7 @@
 """What a thread that sleeps in a system call waits for, and which processes are at the other end.
 
 The kernel shows the call with its arguments, what each file descriptor refers to, and the two ends of sockets and
-pipes. Nothing is stopped, traced or changed, and no content is read. Seen on Linux 6, x86-64; the numbers of the calls
-are those of that architecture.
+pipes. Nothing is stopped, traced or changed, and no content is read. Seen on Linux 6, x86-64 and aarch64.
 """
 
 from __future__ import annotations
@@ -30,42 +29,15 @@ LONGEST_TIMEOUT_S = 1e7
 RAY_PROCESSES = {"raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 """Processes of a cluster that send what code of a job has asked for, and nothing by themselves; seen on Ray 2.60."""
 
-READS = {0: "read", 19: "readv", 45: "recvfrom", 47: "recvmsg", 299: "recvmmsg"}
-ACCEPTS = {43: "accept", 288: "accept4"}
-WRITES = {1: "write", 20: "writev", 44: "sendto", 46: "sendmsg", 307: "sendmmsg"}
-OF_FILES = {16: "ioctl", 42: "connect", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync"}
-FLOCK, FCNTL, CONNECT = 73, 72, 42
-SETS = {
-    7: "poll",
-    23: "select",
-    232: "epoll_wait",
-    270: "pselect6",
-    271: "ppoll",
-    281: "epoll_pwait",
-    441: "epoll_pwait2",
-}
-POLLS, SELECTS, EPOLLS = (7, 271), (23, 270), (232, 281, 441)
-OTHERS = {
-    34: "pause",
-    61: "wait4",
-    65: "semop",
-    70: "msgrcv",
-    69: "msgsnd",
-    128: "rt_sigtimedwait",
-    130: "rt_sigsuspend",
-    202: "futex",
-    220: "semtimedop",
-    242: "mq_timedsend",
-    243: "mq_timedreceive",
-    247: "waitid",
-    257: "openat",
-    426: "io_uring_enter",
-    449: "futex_waitv",
-}
-NAMES = {**READS, **ACCEPTS, **WRITES, **OF_FILES, **SETS, **OTHERS}
-FUTEXES = (202, 449)
+READS = ("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
+ACCEPTS = ("accept", "accept4")
+WRITES = ("write", "writev", "sendto", "sendmsg", "sendmmsg", "connect")
+LOCKING = ("flock", "fcntl")
+OF_FILES = ("ioctl", "fsync", "fdatasync", *LOCKING)
+POLLS, SELECTS = ("poll", "ppoll"), ("select", "pselect6")
+EPOLLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2")
+FUTEXES = ("futex", "futex_waitv")
 TIMER = "anon_inode:[timerfd]"
-SIGNALS = (34, 128, 130)
 TO_READ, TO_WRITE = 0x001 | 0x002 | 0x2000, 0x004
 """Events of ``poll``: POLLIN, POLLPRI and POLLRDHUP; POLLOUT. Those of ``epoll`` have the same bits."""
 NANOSECONDS = 1e9
@@ -119,17 +91,16 @@ class KernelWaits:
         ``native`` are the threads of the process that do not run Python: where one of them may wake the waiter, by an
         eventfd or a futex, the ends that they wait on belong to it, too.
         """
-        name = NAMES.get(call.number)
-        if name is None or call.is_sleep:
+        if not call.name or call.is_sleep:
             return None
-        ends = () if call.number in FUTEXES else tuple(self._ends(call))
+        ends = () if call.name in FUTEXES else tuple(self._ends(call))
         if any(map(self._tables.leads_to_dstack, ends)):
             return None
-        if call.number in EPOLLS:  # of a library with many descriptors, Ray's own among them
+        if call.name in EPOLLS:  # of a library with many descriptors, Ray's own among them
             ends = tuple(end for end in ends if not (end.identity and self._is_inside_or_rays(end)))
-        by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
+        by_thread = call.name in FUTEXES or any(end.what == "eventfd" for end in ends)
         through = self._through(native) if by_thread else ()
-        return KernelObjects(system_call=name, ends=(*ends, *through), is_by_thread=by_thread)
+        return KernelObjects(system_call=call.name, ends=(*ends, *through), is_by_thread=by_thread)
 
     def call(self, blocked_in: proc.SystemCall, name: str | None = None, native: Collection[int] = ()) -> Call | None:
         """The wait of a thread in a system call, called by the ``name`` of a function, or else by that of the call.
@@ -154,7 +125,7 @@ class KernelWaits:
         found: set[str] = set()
         for thread in native:
             call = proc.system_call(self._pid, thread)
-            for end in self._ends(call) if call is not None and call.number in NAMES else ():
+            for end in self._ends(call) if call is not None and call.name else ():
                 if end.identity and end.identity not in found and not self._is_inside_or_rays(end):
                     found.add(end.identity)
                     yield replace(end, through=proc.thread_name(self._pid, thread))
@@ -193,17 +164,15 @@ class KernelWaits:
 
     def _timeout_s(self, call: proc.SystemCall) -> float | None:
         arguments = call.arguments
-        match NAMES.get(call.number):
+        match call.name:
             case "poll":
                 return _milliseconds(arguments[2])
             case "epoll_wait" | "epoll_pwait":
                 return _milliseconds(arguments[3])
-            case "ppoll":
+            case "ppoll" | "rt_sigtimedwait":
                 return self._time_at(arguments[2], NANOSECONDS)
-            case "epoll_pwait2" | "semtimedop" | "rt_sigtimedwait":
-                return self._time_at(
-                    arguments[{"epoll_pwait2": 3, "semtimedop": 3}.get(NAMES[call.number], 2)], NANOSECONDS
-                )
+            case "epoll_pwait2" | "semtimedop":
+                return self._time_at(arguments[3], NANOSECONDS)
             case "select":
                 return self._time_at(arguments[4], 1e6)
             case "pselect6":
@@ -228,14 +197,14 @@ class KernelWaits:
     # Descriptors
 
     def _ends(self, call: proc.SystemCall) -> Iterator[End]:
-        if call.number in SIGNALS:
+        if call.awaits_signal:
             yield End(what="signal")
             return
         if call.awaits_child:
             yield from self._child(call.awaited_pid)
             return
         wants = self._wanted(call)
-        yield from (self._end(want, call.number) for want in wants[:MAX_ENDS])
+        yield from (self._end(want, call.name) for want in wants[:MAX_ENDS])
         if len(wants) > MAX_ENDS:
             yield End(what="unreadable")
 
@@ -252,16 +221,16 @@ class KernelWaits:
         return ()
 
     def _wants(self, call: proc.SystemCall) -> Iterator[_Want]:
-        number, arguments = call.number, call.arguments
-        if number in READS or number in ACCEPTS:
+        name, arguments = call.name, call.arguments
+        if name in READS or name in ACCEPTS:
             yield _Want(_int32(arguments[0]))
-        elif number in WRITES or number in OF_FILES:
-            yield _Want(_int32(arguments[0]), is_write=number in WRITES or number == CONNECT)
-        elif number in POLLS:
+        elif name in WRITES or name in OF_FILES:
+            yield _Want(_int32(arguments[0]), is_write=name in WRITES)
+        elif name in POLLS:
             yield from self._polled(arguments[0], arguments[1])
-        elif number in SELECTS:
+        elif name in SELECTS:
             yield from self._selected(arguments)
-        elif number in EPOLLS:
+        elif name in EPOLLS:
             yield from self._of_epoll(_int32(arguments[0]))
 
     def _polled(self, address: int, count: int) -> Iterator[_Want]:
@@ -284,7 +253,7 @@ class KernelWaits:
             else:
                 yield _Want(fd, is_write=bool(events & TO_WRITE) and not events & TO_READ)
 
-    def _end(self, want: _Want, number: int) -> End:
+    def _end(self, want: _Want, call: str) -> End:
         file = self._tables.file_of(self._pid, want.fd)
         if file.startswith("pipe:"):
             holders = self._tables.holders(file, can_write=not want.is_write)
@@ -295,7 +264,7 @@ class KernelWaits:
             return self._anonymous(file, want)
         if file.startswith(("/dev/pts", "/dev/tty", "/dev/console")):
             return End(what="terminal", name=file)
-        if number in (FLOCK, FCNTL):
+        if call in LOCKING:
             return self._lock(want.fd, file)
         return End(what="file" if file else "unreadable", name=file, is_write=want.is_write)
 
@@ -377,11 +346,11 @@ def _host_in(frame: MemoryFrame, objects: Objects) -> str | None:
 def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | None:
     """How long a thread in ``time.sleep`` will sleep on; None if that cannot be read. CPython 3.11 to 3.15."""
     with contextlib.suppress(UnreadableMemory, struct.error):
-        if call.number == proc.CLOCK_NANOSLEEP and call.arguments[1] & 1:  # TIMER_ABSTIME
+        if call.name == "clock_nanosleep" and call.arguments[1] & 1:  # TIMER_ABSTIME
             seconds, nanoseconds = memory.unpack("<qq", call.arguments[2])
             return max(0.0, float(seconds + nanoseconds / NANOSECONDS - time.clock_gettime(call.arguments[0] & 0xFF)))
-        position = {proc.NANOSLEEP: 0, proc.CLOCK_NANOSLEEP: 2}.get(call.number, 4)
-        at, per_second = call.arguments[position], 1e6 if call.number == proc.SELECT else NANOSECONDS
+        position = {"nanosleep": 0, "clock_nanosleep": 2}.get(call.name, 4)
+        at, per_second = call.arguments[position], 1e6 if call.name == "select" else NANOSECONDS
         seconds, rest = memory.unpack("<qq", at)
         return float(seconds + rest / per_second)
     return None

@@ -1,4 +1,4 @@
-"""The one reader of ``/proc``: what the kernel shows of processes and threads, on Linux x86-64.
+"""The one reader of ``/proc``: what the kernel shows of processes and threads, on Linux.
 
 No function raises: for an ended or hidden process or thread it returns an empty value, 0 or None.
 """
@@ -35,14 +35,39 @@ File = tuple[str, str]
 MAPPED_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ 0+ (\S+) ([1-9]\d*) +(.*)$", re.MULTILINE)
 """A line of ``maps`` for the beginning of a file."""
 
-# Numbers of system calls on x86-64.
-SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, WAITID, PSELECT6 = 23, 35, 61, 202, 230, 247, 270
+_ALIKE = {426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv"}
+_X86_64 = """
+0 read 1 write 7 poll 16 ioctl 19 readv 20 writev 23 select 34 pause 35 nanosleep 42 connect 43 accept 44 sendto
+45 recvfrom 46 sendmsg 47 recvmsg 61 wait4 65 semop 69 msgsnd 70 msgrcv 72 fcntl 73 flock 74 fsync 75 fdatasync
+128 rt_sigtimedwait 130 rt_sigsuspend 202 futex 220 semtimedop 230 clock_nanosleep 232 epoll_wait 242 mq_timedsend
+243 mq_timedreceive 247 waitid 257 openat 270 pselect6 271 ppoll 281 epoll_pwait 288 accept4 299 recvmmsg 307 sendmmsg
+"""
+_AARCH64 = """
+22 epoll_pwait 25 fcntl 29 ioctl 32 flock 56 openat 63 read 64 write 65 readv 66 writev 72 pselect6 73 ppoll 82 fsync
+83 fdatasync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 133 rt_sigsuspend 137 rt_sigtimedwait
+182 mq_timedsend 183 mq_timedreceive 188 msgrcv 189 msgsnd 192 semtimedop 193 semop 202 accept 203 connect 206 sendto
+207 recvfrom 211 sendmsg 212 recvmsg 242 accept4 243 recvmmsg 260 wait4 269 sendmmsg
+"""
+SYSTEM_CALLS = {
+    machine: _ALIKE | {int(number): name for number, name in zip(words[::2], words[1::2], strict=True)}
+    for machine, words in (("x86_64", _X86_64.split()), ("aarch64", _AARCH64.split()))
+}
+"""The system calls in which a thread may wait, by their number on each machine, as :func:`machine` names it.
+
+On aarch64 the kernel has no ``poll``, ``pause``, ``select`` and ``epoll_wait``: the C library calls ``ppoll`` for the
+first two, ``pselect6`` and ``epoll_pwait``.
+"""
 P_PID = 1
 """The kind of id with which ``waitid`` waits for one process."""
 CHILDRENS_FAULTS = 8
 """The word of ``stat`` from the state on: ``cminflt``, see ``proc(5)``."""
 PROGRAM_SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
 """Signals that programs give a meaning: Ray 2.60 handles none of them, nor does Python 3.10 to 3.15 by default."""
+
+
+def machine() -> str:
+    """The architecture of this host: a module's constant would have that of the host which the code travels from."""
+    return os.uname().machine
 
 
 # Processes and threads
@@ -419,39 +444,45 @@ def lines_of_net(pid: int, table: str) -> list[str]:
 
 @dataclass(frozen=True)
 class SystemCall:
-    """A blocking system call of a thread."""
+    """A blocking system call of a thread; without a name for one that is not known to wait."""
 
-    number: int
+    name: str
     arguments: tuple[int, ...]
 
     @property
     def is_sleep(self) -> bool:
         """Whether it is ``time.sleep``'s, a ``select`` of nothing up to CPython 3.10: it ends by itself."""
-        is_select_of_nothing = self.number in (SELECT, PSELECT6) and self.arguments[:4] == (0, 0, 0, 0)
-        return is_select_of_nothing or self.number in (NANOSLEEP, CLOCK_NANOSLEEP)
+        is_select_of_nothing = self.name in ("select", "pselect6") and self.arguments[:4] == (0, 0, 0, 0)
+        return is_select_of_nothing or self.name in ("nanosleep", "clock_nanosleep")
+
+    @property
+    def awaits_signal(self) -> bool:
+        """Whether only a signal ends it, or a timeout: a ``ppoll`` of nothing without end is ``pause`` on aarch64."""
+        is_pause = self.name == "ppoll" and self.arguments[:3] == (0, 0, 0)
+        return is_pause or self.name in ("pause", "rt_sigtimedwait", "rt_sigsuspend")
 
     @property
     def futex(self) -> int | None:
         """The address of the futex it waits for, which is that of the semaphore it belongs to."""
-        return self.arguments[0] if self.number == FUTEX else None
+        return self.arguments[0] if self.name == "futex" else None
 
     @property
     def awaits_child(self) -> bool:
         """Whether it waits for the end of a child process."""
-        return self.number in (WAIT4, WAITID)
+        return self.name in ("wait4", "waitid")
 
     @property
     def awaited_pid(self) -> int | None:
         """The one child process whose end it waits for, as the process itself knows it; None for any of them."""
-        if self.number == WAITID and self.arguments[0] != P_PID:
+        if self.name == "waitid" and self.arguments[0] != P_PID:
             return None
-        pid = self.arguments[1 if self.number == WAITID else 0] & 0xFFFFFFFF if self.awaits_child else 0
+        pid = self.arguments[1 if self.name == "waitid" else 0] & 0xFFFFFFFF if self.awaits_child else 0
         return pid if 0 < pid < 1 << 31 else None
 
     @property
     def futex_deadline(self) -> int | None:
         """The address of the time at which its wait for the futex ends, if it has a timeout."""
-        return self.arguments[3] or None if self.number == FUTEX else None
+        return self.arguments[3] or None if self.name == "futex" else None
 
 
 def system_call(pid: int, thread: int) -> SystemCall | None:
@@ -459,7 +490,8 @@ def system_call(pid: int, thread: int) -> SystemCall | None:
     words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
     with contextlib.suppress(ValueError):
         if len(words) > 2:  # else it runs, or is blocked without having called
-            return SystemCall(int(words[0]), tuple(int(word, 16) for word in words[1:-2]))
+            name = SYSTEM_CALLS.get(machine(), {}).get(int(words[0]), "")
+            return SystemCall(name, tuple(int(word, 16) for word in words[1:-2]))
     return None
 
 

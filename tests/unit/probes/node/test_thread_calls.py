@@ -42,7 +42,7 @@ from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import Interpreter, MemoryThread, OwnPython, PythonProcess
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, SELECT, WAIT4, SystemCall
+from dstack.probes.node.procfs.proc import SystemCall
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_calls import BlockedCalls
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread
@@ -53,9 +53,9 @@ RAY = "/site-packages/ray"
 APP = "/srv/app/main.py"
 MAIN, OTHER, THIRD = 500, 501, 502
 """OS thread ids."""
-UNKNOWN = 9_999
+UNKNOWN = ""
 """The number of no system call."""
-BLOCKED = SystemCall(FUTEX, (0x1000, 0, 0, 0, 0, 0))
+BLOCKED = SystemCall("futex", (0x1000, 0, 0, 0, 0, 0))
 CONDITION = (
     f"Condition.wait {LIB}/threading.py:327 self=condition timeout=None waiter=lock saved_state=None gotit=False"
 )
@@ -486,7 +486,7 @@ def test_the_timeout_is_that_of_the_outermost_frame(
 
 def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kernel) -> None:
     lines = (f"Popen._try_wait {LIB}/subprocess.py:2004 self=popen wait_flags=0",)
-    kernel(SystemCall(WAIT4, (77, 0, 0, 0, 0, 0)))
+    kernel(SystemCall("wait4", (77, 0, 0, 0, 0, 0)))
 
     call = read(thread(recorded(*lines, USER, popen=object())), below=[77, 78])
     bare = read(thread(recorded(USER)), below=[77])
@@ -500,7 +500,7 @@ def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kerne
     assert (others.site, others.need) == ("kernel.call", KernelObjects(system_call="wait4"))
 
 
-@pytest.mark.parametrize("call", [None, SystemCall(NANOSLEEP, (0, 0)), SystemCall(UNKNOWN, (3, 0, 1))], ids=str)
+@pytest.mark.parametrize("call", [None, SystemCall("nanosleep", (0, 0)), SystemCall(UNKNOWN, (3, 0, 1))], ids=str)
 def test_running_sleeping_and_unknown_threads_have_no_call(read: Read, kernel: Kernel, call: SystemCall | None) -> None:
     kernel(call)
 
@@ -510,12 +510,12 @@ def test_running_sleeping_and_unknown_threads_have_no_call(read: Read, kernel: K
 @pytest.mark.parametrize(
     ("call", "sleeps"),
     [
-        (SystemCall(NANOSLEEP, (0, 0)), True),
-        (SystemCall(CLOCK_NANOSLEEP, (0, 0, 1, 1)), True),
-        (SystemCall(SELECT, (0, 0, 0, 0, 1)), True),
-        (SystemCall(SELECT, (4, 1, 0, 0, 1)), False),
-        (SystemCall(PSELECT6, (0, 0, 0, 0, 1, 1)), True),
-        (SystemCall(PSELECT6, (4, 1, 0, 0, 1, 1)), False),
+        (SystemCall("nanosleep", (0, 0)), True),
+        (SystemCall("clock_nanosleep", (0, 0, 1, 1)), True),
+        (SystemCall("select", (0, 0, 0, 0, 1)), True),
+        (SystemCall("select", (4, 1, 0, 0, 1)), False),
+        (SystemCall("pselect6", (0, 0, 0, 0, 1, 1)), True),
+        (SystemCall("pselect6", (4, 1, 0, 0, 1, 1)), False),
         (SystemCall(UNKNOWN, (3, 0, 1)), False),
         (None, False),
     ],
@@ -530,7 +530,7 @@ def test_the_kernel_shows_which_thread_sleeps(
         calls = calls_of([sleeper], PythonProcess(memory, interpreter))
 
         found = calls.call_of(sleeper)
-        is_select = call is not None and call.number in (SELECT, PSELECT6)
+        is_select = call is not None and call.name in ("select", "pselect6")
         assert (found.site if found else None) == ("kernel.call" if is_select and not sleeps else None)
         assert set(calls.asleep) == ({sleeper.os_thread_id} if sleeps else set())
 

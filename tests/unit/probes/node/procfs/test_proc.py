@@ -19,7 +19,6 @@ from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
 from tests.versions.interpreters import python_or_skip
 
-READ = 0
 ABSENT = 2**22 + 1
 """Larger than any pid of Linux."""
 
@@ -48,7 +47,7 @@ def test_a_process_has_its_name_and_parent(reader: subprocess.Popen[bytes]) -> N
 def test_a_blocked_thread_has_its_system_call(reader: subprocess.Popen[bytes]) -> None:
     def reading() -> proc.SystemCall | None:
         call = proc.system_call(reader.pid, reader.pid)
-        return call if call and (call.number, call.arguments[0]) == (READ, 0) else None
+        return call if call and (call.name, call.arguments[0]) == ("read", 0) else None
 
     call = wait_until(reading, deadline_s=60, what=lambda: "the process to read")
 

@@ -19,7 +19,7 @@ from dstack.probes.node.cpython.memory_frames import Frames, MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
-from dstack.probes.node.procfs.proc import FUTEX, SystemCall
+from dstack.probes.node.procfs.proc import SystemCall
 from dstack.probes.node.ray_memory import object_refs, owners, refs_of
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread
 from dstack.probes.node.waits.executors import Executors
@@ -120,7 +120,7 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
     own_frames = [frame_at(frames, start, "run", "self"), frame_at(frames, start, "_worker", "work_queue")]
     thread = PythonThread(1, 1, "", own_frames)
     executors = Executors([thread], process)
-    call = SystemCall(FUTEX, (start, 0, 0, start))
+    call = SystemCall("futex", (start, 0, 0, start))
     single = (objects.items, objects.set_items, objects.text, objects.data, objects.number, objects.attributes)
     more = (objects.entries, objects.named, objects.truth, lambda at: list(objects.deque_items(at)))
     return [
@@ -152,7 +152,7 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: TorchGroups(process)._cpp_text(start),
         lambda: RayGroups(process, TorchGroups(process))._group(start),
         lambda: work_of(objects, own_frames[0], start),
-        lambda: deadline_of(objects.memory, SystemCall(FUTEX, (start, 0x189, 0, start))),
+        lambda: deadline_of(objects.memory, SystemCall("futex", (start, 0x189, 0, start))),
         lambda: ObjectSearch(process, [start]).holders([Roots({start}, {start + 8})]),
     ]
 
