@@ -213,7 +213,8 @@ def compared_threads(pid: int) -> set[int]:
     before = marks_of(pid)
     answer = sample(target(pid))
     with open_memory(pid) as memory:  # without a pause, py-spy has no OS ids of threads of CPython 3.10
-        shown = {memory.int32(one["thread_id"] + PTHREAD_TID): frames_by_pyspy(one) for one in dump(pid)}
+        at = PTHREAD_TID[os.uname().machine]
+        shown = {memory.int32(one["thread_id"] + at): frames_by_pyspy(one) for one in dump(pid)}
     stable = unchanged(before, marks_of(pid))
     threads = {one["os_thread_id"]: one for one in answer["processes"]["w"]["threads"]}
     assert threads.keys() & stable == shown.keys() & stable

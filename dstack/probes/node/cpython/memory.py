@@ -19,14 +19,15 @@ from typing import Any
 MAX_BYTES = 1 << 24
 MAX_TEXT = 128
 PAGE = 4096
+"""The bytes that are read and cached together: a page, or a part of one where pages have 16 or 64 KiB."""
 PAGE_START, IN_PAGE = ~(PAGE - 1), PAGE - 1
 MAX_PAGES = 1 << 16
 """The maximum number of cached pages of one process, 256 MiB; further pages are unreadable."""
 MAX_SPANS = 1024
 """The maximum number of spans in one system call: IOV_MAX of Linux."""
-USER_END = 1 << 47
-"""The end of what a process can map on x86-64."""
-MACHINE = "x86_64"
+USER_END = 1 << 52
+"""The end of what a process can map: at most 47 bits unless it asks for more on x86-64, 48 or 52 on aarch64."""
+MACHINES = ("x86_64", "aarch64")
 
 
 class UnreadableMemory(Exception):
@@ -50,8 +51,8 @@ class ProcessMemory:
     """
 
     def __init__(self, pid: int, *, keeps_pages: bool = False) -> None:
-        if platform.machine() != MACHINE:
-            raise OSError(f"dstack reads memory on Linux {MACHINE} only, and this is {platform.machine()}")
+        if platform.machine() not in MACHINES:
+            raise OSError(f"dstack reads memory on Linux {' and '.join(MACHINES)} only, not on {platform.machine()}")
         self.pid = pid
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         self._readv: Any = _process_vm_readv()

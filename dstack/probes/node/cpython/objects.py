@@ -2,7 +2,7 @@
 
 Every object is checked by the name of its type before use, and every size is bounded. So memory that has changed, or
 was never such an object, raises :class:`UnreadableMemory`. The offsets that are numbers here are the same in CPython
-3.10 to 3.15 on x86-64 with the GIL; those that differ are in :mod:`dstack.probes.node.cpython.layouts`.
+3.10 to 3.15 with the GIL, on x86-64 and aarch64; those that differ are in :mod:`dstack.probes.node.cpython.layouts`.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ class Modules:
         return self._objects.value_at(table, places[name], name) if name in places else 0
 
 
-PTHREAD_TID = 720
-"""Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.31 to 2.41 on x86-64."""
+PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
+"""Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.31 to 2.41 on x86-64, 2.36 on aarch64."""
 
 MemoryThread = PythonThread[MemoryFrame]
 K = TypeVar("K")
@@ -409,7 +409,7 @@ def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) 
     ``known`` are threads that the kernel has listed. Any other may have begun since, so the kernel is asked again.
     """
     try:
-        found = memory.int32(thread_id + PTHREAD_TID)
+        found = memory.int32(thread_id + PTHREAD_TID[proc.machine()])
     except UnreadableMemory:
         return 0
     return found if found in known or proc.has_thread(memory.pid, found) else 0
