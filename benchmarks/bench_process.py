@@ -52,7 +52,6 @@ OPTIONS: SampleOptions = {
     "pause": False,
     "children": False,
     "reach": False,  # as in a first sample
-    "thread_context": None,
     "deadline_s": 60.0,
 }
 WINDOW_S = 1.0

@@ -62,7 +62,7 @@ from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import SampleOptions, encoded
 from dstack.probes.node_access.node_readers import ProbeSession
-from dstack.probes.node_access.targets import targets, thread_context_layout
+from dstack.probes.node_access.targets import targets
 
 SIZES = (10, 25, 64)
 NUMBER = 25
@@ -140,7 +140,6 @@ class Ring:
             "pause": False,
             "children": False,
             "reach": False,  # as in a first sample
-            "thread_context": thread_context_layout(),
             "deadline_s": 60.0,
         }
         self.sample()

@@ -25,7 +25,6 @@ OPTIONS: SampleOptions = {
     "pause": False,
     "children": False,
     "deadline_s": 60.0,
-    "thread_context": None,
 }
 
 IN_RAY_GET = """

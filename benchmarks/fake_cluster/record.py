@@ -22,7 +22,7 @@ from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.node import wire
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access.targets import targets, thread_context_layout
+from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.probes.ray_state.workers import core_workers, questions
 
@@ -107,7 +107,6 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[Any, float]]:
             "children": True,
             "reach": False,
             "deadline_s": 20.0,
-            "thread_context": thread_context_layout(),
         },
     }
     found = []

@@ -26,7 +26,7 @@ from dstack.probes.node.kept_reading import KeptReading, can_reuse
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.ray_memory import actor_of_task, read_tasks
+from dstack.probes.node.ray_memory import ThreadContext, actor_of_task, read_tasks
 from dstack.probes.node.spans import Spans, clock_ahead_s
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
@@ -59,6 +59,7 @@ class KnownProcess:
     files: Sequence[proc.Mapping]
     interpreter: Interpreter
     python: KnownPython
+    thread_context: ThreadContext | None
     language: Language | None = None
     kept: KeptReading | None = None
 
@@ -275,7 +276,7 @@ class MemoryReader:
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
         request = self._request
-        return read_tasks(threads, memory, self._known.files, request.thread_context, request.title)
+        return read_tasks(threads, memory, self._known.files, self._known.thread_context, request.title)
 
     def _locals(self, process: PythonProcess, thread: MemoryThread) -> Sequence[Mapping[str, str]]:
         if not self._request.options["locals"]:

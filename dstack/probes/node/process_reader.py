@@ -25,7 +25,7 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
-from dstack.probes.node.ray_memory import library_of
+from dstack.probes.node.ray_memory import RayLibraries, library_of
 from dstack.probes.node.ray_messages import REMEDY
 from dstack.probes.node.ray_sources import folder_of, lost_in
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
@@ -48,6 +48,7 @@ class ProcessReader:
         self.tool = tool
         self.origins = Origins()
         self._own = OwnPython()
+        self._libraries = RayLibraries()
         self._known: dict[int, KnownProcess] = {}
         self._positions: KnownPositions = {}
         self._sudo_fails = False
@@ -97,7 +98,8 @@ class ProcessReader:
             python = KnownPython(self._positions)
             if library := library_of(files.values()):
                 self.origins.add_ray(os.path.dirname(library.path))
-            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, python, language)
+            context = self._libraries.thread_context(process.pid, files)
+            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, python, context, language)
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known

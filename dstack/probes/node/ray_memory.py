@@ -1,22 +1,26 @@
 """What Ray keeps in the memory of its workers: ObjectRefs, ids, and the task of each thread and asyncio task.
 
-The task of a thread is in the core worker's thread-local storage. The layout of ``_raylet.so`` comes from
-:mod:`dstack.probes.node_access.targets`. Right for tasks on the main thread and for threaded actors; threads of
-event loops hold ids that mean nothing. Seen on Ray 2.46 and 2.60 with glibc 2.31 to 2.36 on x86-64. The task of an
-asyncio task is in its context variables.
+The task of a thread is in the core worker's thread-local storage: ``_raylet.so`` has a symbol table in all wheels from
+Ray 2.46 to 2.60, and in it ``WorkerContext::thread_context_``, a thread-local pointer to the current task. Right for
+tasks on the main thread and for threaded actors; threads of event loops hold ids that mean nothing. Seen on Ray 2.46
+and 2.60 with glibc 2.31 to 2.36 on x86-64, on Ray 2.60 with glibc 2.36 on aarch64. The task of an asyncio task is in
+its context variables.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.objects import SIZE, TYPE, Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
-from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node.elf import Elf
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.thread_stacks import AnyThread, is_event_loop
-from dstack.probes.node.wire import ThreadContext
 
 OBJECT_REF_TYPES = ("ray._raylet.ObjectRef", "ray.ObjectRef")
 TYPE_AND_ID = "<8xQ16x28s"
@@ -123,9 +127,22 @@ def actor_of_handle(objects: Objects, handle: int) -> str:
 
 
 LIBRARY = "/ray/_raylet.so"
+THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
+X86_64, AARCH64 = 62, 183
+"""The machines of ELF files."""
+DTPMOD64, TLSDESC = 16, 1031
+"""Relocations: the number of a thread-local module on x86-64, and a descriptor of a variable on aarch64."""
+RELOCATION_SIZE = 24
+"""A relocation has the address at which it applies, its type, its symbol and an addend."""
+VALUE_OF_SYMBOL = 8
 DTV = 8
-"""The offset from pthread_self of a pointer to the table of thread-local blocks, with 16 bytes for each module."""
+"""The offset from pthread_self, on x86-64, of a pointer to the table of thread-local blocks, 16 bytes for each module.
+
+On aarch64 it follows ``struct pthread``.
+"""
 UNALLOCATED = 2**64 - 1
+MAX_STATIC = 1 << 16
+"""The end of what a thread may have at a fixed distance from its pointer; no memory is mapped below this address."""
 TASK_ID_IN_CONTEXT = slice(8, 32)
 IDLE = b"\xff" * 20
 """The id, up to its job, of no task, or of a driver's task; only the first 8 bytes for an actor's creation task."""
@@ -136,34 +153,148 @@ NO_ACTOR = "f" * 16
 """The beginning of the actor's part in the id of a normal task, and of the id of an actor's creation task."""
 
 
+class ThreadContext(NamedTuple):
+    """Where ``_raylet.so`` keeps a thread's task; addresses relative to where the library is loaded.
+
+    ``note_at`` and ``note``: its build id; ``slot``: where the loader has put the library's thread-local module number,
+    or on aarch64 a descriptor of the pointer; ``offset``: of the pointer in that module's block. ``dtv`` is the
+    distance from pthread_self of the pointer to the table of such blocks.
+    """
+
+    note_at: int
+    note: bytes
+    slot: int
+    offset: int
+    dtv: int
+    has_descriptor: bool
+
+
+class RayLibraries:
+    """The core worker libraries that the processes of this node have mapped, each read once."""
+
+    def __init__(self) -> None:
+        self._contexts: dict[proc.File | None, ThreadContext] = {}
+
+    def thread_context(self, pid: int, files: Mapping[proc.File, proc.Mapping]) -> ThreadContext | None:
+        """That of the library among the files that a process has mapped; None if it has none with the symbol."""
+        library = library_of(files.values())
+        if library is None:
+            return None
+        known = self._contexts.get(library.file)
+        if known is None and (known := thread_context_layout(f"/proc/{pid}/root{library.path}", files)):
+            self._contexts[library.file] = known
+        return known
+
+
+def thread_context_layout(path: str, files: Collection[proc.File]) -> ThreadContext | None:
+    """The layout of a library, or None if it has no such symbol; ``files`` are those that its process has mapped."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return _layout(Elf(file), files)
+    except (OSError, ValueError, LookupError, struct.error):
+        return None
+
+
+def _layout(library: Elf, files: Collection[proc.File]) -> ThreadContext:
+    note_at, note = library.note()
+    index, offset = _variable(library)
+    if library.machine == X86_64:
+        return ThreadContext(note_at, note, _slot(library, DTPMOD64, 0), offset, DTV, has_descriptor=False)
+    if library.machine != AARCH64:
+        raise ValueError("a library for another machine")
+    return ThreadContext(note_at, note, _slot(library, TLSDESC, index), offset, _size_of_pthread(files), True)
+
+
+def _slot(library: Elf, kind: int, symbol: int) -> int:
+    """Where the loader fills in the first relocation of a symbol; symbol 0 is the library itself.
+
+    Found by its bytes: to unpack 75,000 relocations one by one takes 0.02 s.
+    """
+    wanted, offset_in_entry = struct.pack("<IIq", kind, symbol, 0), 8
+    tables = (library.data(library.section(name)) for name in (b".rela.dyn", b".rela.plt"))
+    for table in tables:
+        at = table.find(wanted)
+        while at != -1 and at % RELOCATION_SIZE != offset_in_entry:
+            at = table.find(wanted, at + 1)
+        if at != -1:
+            return int.from_bytes(table[at - offset_in_entry : at], "little")
+    raise ValueError("no such relocation")
+
+
+def _variable(library: Elf) -> tuple[int, int]:
+    """The index and value of the symbol in the loader's table, which has it in all known wheels.
+
+    Found by the offset of its name in the string table: a walk through 100,000 symbols takes seconds.
+    """
+    symbols = library.section(b".dynsym")
+    name = library.data(library.sections[symbols.link]).index(b"\0" + THREAD_CONTEXT + b"\0") + 1
+    table, size = library.data(symbols), symbols.entry_size
+    at = table.index(struct.pack("<I", name))
+    while at % size:
+        at = table.index(struct.pack("<I", name), at + 1)
+    return at // size, int.from_bytes(table[at + VALUE_OF_SYMBOL : at + VALUE_OF_SYMBOL + 8], "little")
+
+
+def _size_of_pthread(files: Collection[proc.File]) -> int:
+    """The size of ``struct pthread``, as this process's C library states it to debuggers from glibc 2.34 on.
+
+    Raises ``ValueError`` where it does not, or where ``files`` have another C library.
+    """
+    size = ctypes.c_uint32.in_dll(ctypes.pythonapi, "_thread_db_sizeof_pthread")
+    place = proc.place_in_file(ctypes.addressof(size))
+    if place is None or place[0] not in files:
+        raise ValueError("another C library")
+    return size.value
+
+
 class ThreadTasks:
     """Reads one process. Raises :class:`UnreadableMemory` where its library is not what the layout describes."""
 
-    def __init__(self, memory: ProcessMemory, library: Mapping, layout: ThreadContext) -> None:
-        base = library.start
-        note = bytes.fromhex(layout["note"])
-        if memory.read(base + layout["note_at"], len(note)) != note:
+    def __init__(self, memory: ProcessMemory, library: proc.Mapping, layout: ThreadContext) -> None:
+        if memory.read(library.start + layout.note_at, len(layout.note)) != layout.note:
             raise UnreadableMemory("its _raylet.so is another build")
         self._memory = memory
-        self._module = memory.pointer(base + layout["module_at"])
-        self._offset = layout["offset"]
-        if not 0 < self._module < MAX_MODULES:
+        self._layout = layout
+        self._fixed: int | None = None
+        self._module = memory.pointer(library.start + layout.slot)
+        if layout.has_descriptor:
+            self._follow(memory.pointer(library.start + layout.slot + 8))
+        if self._fixed is None and not 0 < self._module < MAX_MODULES:
             raise UnreadableMemory(f"{self._module} is not the number of a module")
+
+    def _follow(self, argument: int) -> None:
+        """Read the argument of a descriptor: a distance from the thread's pointer, or the address of module and offset.
+
+        Seen with glibc 2.36.
+        """
+        if argument < MAX_STATIC:
+            self._fixed = argument
+            return
+        self._module, offset = self._memory.pointers(argument, 2)
+        if offset != self._layout.offset:
+            raise UnreadableMemory("the descriptor of its variable is another one")
 
     def task_of(self, pthread: int) -> str | None:
         """The id of the task that a thread runs, or None where it runs none."""
-        blocks = self._memory.pointer(pthread + DTV)
-        if self._memory.pointer(blocks - 16) < self._module:
-            return None
-        block = self._memory.pointer(blocks + 16 * self._module)
-        context = self._memory.pointer(block + self._offset) if block not in (0, UNALLOCATED) else 0
+        place = self._place(pthread + self._layout.dtv)
+        context = self._memory.pointer(place) if place else 0
         if not context:
             return None
         task_id = self._memory.read(context, TASK_ID_IN_CONTEXT.stop)[TASK_ID_IN_CONTEXT]
         return None if task_id.startswith(IDLE) else task_id.hex()
 
+    def _place(self, dtv: int) -> int:
+        """The address of a thread's pointer to its task; 0 while it has none."""
+        if self._fixed is not None:
+            return dtv + self._fixed
+        blocks = self._memory.pointer(dtv)
+        if self._memory.pointer(blocks - 16) < self._module:
+            return 0
+        block = self._memory.pointer(blocks + 16 * self._module)
+        return 0 if block in (0, UNALLOCATED) else block + self._layout.offset
 
-def library_of(files: Iterable[Mapping]) -> Mapping | None:
+
+def library_of(files: Iterable[proc.Mapping]) -> proc.Mapping | None:
     """The mapping of the beginning of the core worker library, among the files that a process has mapped."""
     return next((one for one in files if one.path.endswith(LIBRARY)), None)
 
@@ -171,7 +302,7 @@ def library_of(files: Iterable[Mapping]) -> Mapping | None:
 def read_tasks(
     threads: Sequence[AnyThread],
     memory: ProcessMemory,
-    files: Iterable[Mapping],
+    files: Iterable[proc.Mapping],
     layout: ThreadContext | None,
     title: str,
 ) -> dict[int, str | None] | None:

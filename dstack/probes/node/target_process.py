@@ -26,7 +26,7 @@ from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_stacks import AnyThread
-from dstack.probes.node.wire import ReadTarget, SampleOptions, ThreadContext
+from dstack.probes.node.wire import ReadTarget, SampleOptions
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class ReadRequest:
     is_driver: bool
     is_child: bool
     around: Surroundings
-    thread_context: ThreadContext | None
     options: SampleOptions
     deadline: float
 
@@ -285,7 +284,6 @@ class TargetProcess:
             is_driver=self.target["is_driver"],
             is_child=self.parent_pid is not None,
             around=Surroundings(lambda: self.below, self._tables, self._threads_of_parent()),
-            thread_context=self.target.get("thread_context", options["thread_context"]),
             options=options,
             deadline=deadline,
         )

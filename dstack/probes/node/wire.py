@@ -16,15 +16,6 @@ from dstack.observed.calls import Need
 from dstack.observed.node import NodeAnswer, RecordedRound
 
 
-class ThreadContext(TypedDict):
-    """Where ``_raylet.so`` keeps a thread's task, from ``node_access.targets``; offsets in bytes."""
-
-    note_at: int
-    note: str
-    module_at: int
-    offset: int
-
-
 @final
 class UnreadablePython(TypedDict):
     """A Python whose memory dstack cannot interpret, with the reason."""
@@ -48,10 +39,9 @@ class _Target(TypedDict):
 
 
 class ReadTarget(_Target, total=False):
-    """A process to read. ``python`` and ``thread_context`` are given where it runs another Python than the probe."""
+    """A process to read. ``python`` is given where it runs another Python than the probe."""
 
     python: ForeignPython | UnreadablePython
-    thread_context: ThreadContext | None
 
 
 class _SampleOptions(TypedDict):
@@ -60,7 +50,6 @@ class _SampleOptions(TypedDict):
     pause: bool
     children: bool
     deadline_s: float
-    thread_context: ThreadContext | None
 
 
 class SampleOptions(_SampleOptions, total=False):

@@ -19,7 +19,7 @@ from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
 from dstack.probes.node_access.remote_probes import RemoteProbes
-from dstack.probes.node_access.targets import own_addresses, targets, thread_context_layout, with_environment
+from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.workers import Liveness, core_workers
 from dstack.words import grouped, plural
@@ -192,7 +192,6 @@ class NodeReaders:
         self._liveness = liveness
         self._progress = progress
         self._receiving = threading.Lock()
-        self._thread_context = begin(thread_context_layout)
 
     def read(
         self,
@@ -320,7 +319,6 @@ class NodeReaders:
             "reach": extras.reach,
             "finished_spans": extras.finished_spans,
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
-            "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
             "setups_of": list(extras.setups_of),
             "tcp_ends": list(extras.tcp_ends),
         }

@@ -4,23 +4,17 @@ dstack may have its own environment, under another minor version than the cluste
 by the table of layouts (:mod:`dstack.probes.node.cpython.layouts`), from CPython 3.13 on with the offsets that the
 process itself states. Other nodes do not need this: the probe there runs in a worker of the cluster, under the
 cluster's own Python.
-
-``_raylet.so`` has a symbol table in all wheels from Ray 2.46 to 2.60, and in it ``WorkerContext::thread_context_``, a
-thread-local pointer to the current task. The library is read once, here; the result is sent to the nodes, which verify
-by the build id that their workers have mapped the same library. A process under another Python has another one.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import psutil
@@ -38,9 +32,7 @@ from dstack.probes.node.cpython.debug_offsets import (
 from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import UnreadableMemory, open_memory
 from dstack.probes.node.cpython.python_process import runtime_address
-from dstack.probes.node.procfs.proc import Mapping, address_in, mapped_files, mappings
-from dstack.probes.node.ray_memory import library_of
-from dstack.probes.node_access.elf import Elf
+from dstack.probes.node.procfs.proc import Mapping, address_in, machine, mappings
 
 
 @dataclass(frozen=True)
@@ -56,100 +48,15 @@ class MappedFile:
         return cls(mapping.file, f"/proc/{pid}/root{mapping.path}")
 
 
-THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
-R_X86_64_DTPMOD64 = 16
-_RELOCATION = struct.Struct("<QQq")
-"""A relocation: offset, info (type and symbol) and addend."""
-_SYMBOL = struct.Struct("<8xQ")
-"""A symbol, as far as its value."""
-_OWN_MODULE = struct.pack("<Q", R_X86_64_DTPMOD64)
-
-
-@cache
-def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | None:
-    """Addresses relative to the library's load address, or None if it has no such symbol.
-
-    ``note_at`` and ``note``: its build id; ``module_at``: where the loader has put the library's thread-local module
-    number; ``offset``: of the pointer in that module's block.
-    """
-    path = library or _installed()
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            return _layout(Elf(file))
-    except (OSError, ValueError, LookupError, struct.error):
-        return None
-
-
-def thread_context_of(pid: int) -> wire.ThreadContext | None:
-    """The addresses in the library that a process of this host has mapped."""
-    library = library_of(mapped_files(pid).values())
-    return _layout_of(MappedFile.of(library, pid)) if library else None
-
-
-@cache
-def _layout_of(file: MappedFile) -> wire.ThreadContext | None:
-    return thread_context_layout(Path(file.path))
-
-
-def _installed() -> Path | None:
-    ray = importlib.util.find_spec("ray")
-    folders = (ray and ray.submodule_search_locations) or ()
-    return next((path for folder in folders if (path := Path(folder) / "_raylet.so").exists()), None)
-
-
-def _layout(library: Elf) -> wire.ThreadContext:
-    address, note = library.note()
-    return {
-        "note_at": address,
-        "note": note.hex(),
-        "module_at": _module_slot(library.data(library.section(b".rela.dyn"))),
-        "offset": _offset(library),
-    }
-
-
-def _module_slot(relocations: bytes) -> int:
-    """The first module number that the loader fills in for the library itself, which is symbol 0.
-
-    Found by its bytes: to unpack 75,000 relocations one by one takes 0.02 s.
-    """
-    offset_of_info = 8
-    at = relocations.index(_OWN_MODULE)
-    while at % _RELOCATION.size != offset_of_info:
-        at = relocations.index(_OWN_MODULE, at + 1)
-    return int(_RELOCATION.unpack_from(relocations, at - offset_of_info)[0])
-
-
-def _offset(library: Elf) -> int:
-    """The symbol in the loader's small table, which has it in all known wheels; else in the large one."""
-    try:
-        return _symbol(library, b".dynsym")
-    except ValueError:
-        return _symbol(library, b".symtab")
-
-
-def _symbol(library: Elf, table_name: bytes) -> int:
-    """Finds a symbol by the offset of its name in the string table: a walk through 100,000 symbols takes seconds."""
-    symbols = library.section(table_name)
-    name = library.data(library.sections[symbols.link]).index(b"\0" + THREAD_CONTEXT + b"\0") + 1
-    table, size = library.data(symbols), symbols.entry_size
-    at = table.index(struct.pack("<I", name))
-    while at % size:
-        at = table.index(struct.pack("<I", name), at + 1)
-    return int(_SYMBOL.unpack_from(table, at)[0])
-
-
 def targets(workers: Iterable[Worker]) -> list[wire.ReadTarget]:
     """The workers as targets of :class:`dstack.probes.node.probe.NodeProbe`."""
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
 
 
 def with_environment(target: wire.ReadTarget) -> wire.ReadTarget:
-    """A target on this host, with its environment if it runs another Python than dstack."""
-    pid = target["pid"]
-    python = foreign_python(pid)
-    return {**target, "python": python, "thread_context": thread_context_of(pid)} if python else target
+    """A target on this host, with its Python if it runs another one than dstack."""
+    python = foreign_python(target["pid"])
+    return {**target, "python": python} if python else target
 
 
 def own_addresses() -> set[str]:
@@ -165,6 +72,7 @@ NAME = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 LIBRARY = re.compile(r"libpython\d\.\d+\w*\.so[.\d]*")
 NOT_FOUND = "no CPython with symbols was found in it"
 GLIBC = "libc.so.6"
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 DEBUG_SYMBOL = "_Py_NegativeRefcount"
 """A symbol of builds that count references for debugging, which have other layouts."""
 
@@ -280,7 +188,7 @@ class Image:
 
     def _other_kind(self, version: tuple[int, int], level: int) -> str:
         """The name of the interpreter's kind, if the layouts of releases do not apply to it."""
-        if self._elf["e_machine"] != "EM_X86_64" or GLIBC not in self._needed():
+        if self._elf["e_machine"] != MACHINES.get(machine()) or GLIBC not in self._needed():
             return "another platform's "
         if level < CANDIDATE:
             return "a pre-release of "

@@ -29,7 +29,7 @@ from dstack.probes.node_access.remote_probes import RemoteProbes
 cluster = connect(sys.argv[1])
 nodes = {node.node_id: {"workers": [], "targets": []} for node in take_inventory(cluster, 10).nodes}
 options = {"native": False, "locals": False, "pause": False, "children": False}
-options |= {"deadline_s": 60.0, "thread_context": None}
+options |= {"deadline_s": 60.0}
 probes = RemoteProbes(cluster)
 for node, result in probes.sample(nodes, questions((), 10.0), options, {}, time.monotonic() + 60):
     print("answer", type(result).__name__, getattr(result, "reason", ""), flush=True)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, producer_task_id
 from dstack.observed.calls import Call, Refs
 from dstack.observed.processes import Thread
-from dstack.probes.node_access.targets import thread_context_layout
 from tests.clusters.dstack_command import check, dstack, settled_check
 from tests.clusters.ray_clusters import Example, run_example
 from tests.clusters.shared_cluster import SharedCluster
@@ -140,15 +138,6 @@ def test_each_thread_has_the_task_that_it_runs(waits: Waits) -> None:
     assert calls(plain)["Waiter"].task_id == producer_task_id(call)
     processes = [worker.process for worker in plain.samples[0].workers if worker.process]
     assert all(process.tasks_read for process in processes)
-
-
-def test_a_library_without_task_symbols_is_no_error(tmp_path: Path) -> None:
-    text = tmp_path / "_raylet.so"
-    text.write_text("not a library")
-
-    assert thread_context_layout(text) is None
-    assert thread_context_layout(Path(sys.executable).resolve()) is None
-    assert thread_context_layout(tmp_path / "nowhere.so") is None
 
 
 def count_of(call: Call) -> int | None:

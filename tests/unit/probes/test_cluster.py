@@ -119,7 +119,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(probes, "take_roll", simulated.roll)
     monkeypatch.setattr(probes, "ask_core_workers", simulated.ask_from_here)
     monkeypatch.setattr(CoreWorkers, "ask", lambda _, workers, how, deadline=0.0, more=None: simulated.ask(workers))
-    monkeypatch.setattr(node_readers, "thread_context_layout", lambda: None)
     monkeypatch.setattr(Agents, "stacks_of", simulated.stacks)
     monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)
     monkeypatch.setattr(node_readers, "RemoteProbes", Remote)

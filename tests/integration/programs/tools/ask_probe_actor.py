@@ -20,7 +20,7 @@ from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node.wire import NodeRequest
 from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.remote_driver import pickle_by_value
-from dstack.probes.node_access.targets import targets, thread_context_layout
+from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE, take_inventory
 from dstack.probes.ray_state.workers import ask_core_workers, core_workers, questions
 
@@ -45,7 +45,6 @@ def main() -> None:
             "children": True,
             "reach": True,
             "deadline_s": TIMEOUT_S,
-            "thread_context": thread_context_layout(),
             "setups_of": [],
         },
     }
@@ -61,7 +60,7 @@ def main() -> None:
     while psutil.pid_exists(pid):
         time.sleep(0.1)
     try:
-        ray.get(actor.has_pyspy.remote())
+        ray.get(actor.needs_pyspy_for.remote())
     except Exception as error:
         print("ended", type(error).__name__, flush=True)
 

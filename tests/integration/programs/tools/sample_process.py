@@ -14,7 +14,6 @@ OPTIONS: SampleOptions = {
     "pause": False,
     "children": False,
     "deadline_s": 20.0,
-    "thread_context": None,
 }
 
 

@@ -69,7 +69,6 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     monkeypatch.setattr(cluster, "take_inventory", lambda *_, **__: inventory)
     monkeypatch.setattr(cluster, "take_roll", lambda *_: inventory)
     monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: reply}, []))
-    monkeypatch.setattr(node_readers, "thread_context_layout", released.wait)
     monkeypatch.setattr(node_readers, "NodeProbe", Blocked)
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 

@@ -406,8 +406,7 @@ def request(*, native: bool = True, is_driver: bool = False) -> ReadRequest:
         is_driver=is_driver,
         is_child=False,
         around=Surroundings(),
-        thread_context=None,
-        options={**options, "thread_context": None},  # type: ignore[typeddict-item]
+        options=options,  # type: ignore[arg-type]
         deadline=time.monotonic() + 9,
     )
 

@@ -23,7 +23,7 @@ sys.modules["dstack"] = sys.modules["msgspec"] = None  # an import fails now
 probe = pickle.load(sys.stdin.buffer)()
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
-options |= {"deadline_s": 20.0, "thread_context": None}
+options |= {"deadline_s": 20.0}
 worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
 questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
 request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}

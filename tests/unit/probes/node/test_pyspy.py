@@ -249,7 +249,7 @@ class Dumps(PySpy):
 
 
 def read(tool: PySpy) -> ThreadReading:
-    request = ReadRequest(PID, "", True, False, Surroundings(), None, OPTIONS, time.monotonic() + 60)
+    request = ReadRequest(PID, "", True, False, Surroundings(), OPTIONS, time.monotonic() + 60)
     reading: ProcessReading = PySpyReader(tool, request, Origins()).read(
         Problem("memory", "", "permission"), has_calls=True
     )

@@ -143,7 +143,6 @@ def sample(pid: int, *, with_locals: bool) -> str:
         "pause": False,
         "children": False,
         "deadline_s": 20.0,
-        "thread_context": None,
     }
     return encoded(NodeProbe().sample([target], options)).decode()
 

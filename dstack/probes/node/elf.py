@@ -11,10 +11,11 @@ from typing import IO, NamedTuple
 
 IDENTITY = b"\x7fELF\x02\x01"
 """How a 64-bit little-endian file begins."""
-HEADER = struct.Struct("<16x2HI3QI6H")
-SECTION, SEGMENT = struct.Struct("<2I4Q2I2Q"), struct.Struct("<2I6Q")
+HEADER, SECTION, SEGMENT = "<18xH12x2Q8xH2x2H", "<2I4Q2I2Q", "<2I6Q"
 NOTE = 4
 """The type of a segment with notes."""
+MAX_BYTES = 1 << 28
+"""The most bytes of a section that are read."""
 
 
 class Section(NamedTuple):
@@ -37,12 +38,12 @@ class Elf:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        head = self._read(0, HEADER.size)
+        head = self._read(0, struct.calcsize(HEADER))
         if not head.startswith(IDENTITY):
             raise ValueError("no 64-bit ELF file")
-        _, _, _, _, segments_at, sections_at, _, _, _, segments, _, sections, names_at = HEADER.unpack(head)
-        self._segments = list(SEGMENT.iter_unpack(self._read(segments_at, segments * SEGMENT.size)))
-        self.sections = [Section(*one) for one in SECTION.iter_unpack(self._read(sections_at, sections * SECTION.size))]
+        self.machine, segments_at, sections_at, segments, sections, names_at = struct.unpack(HEADER, head)
+        self._segments = self._table(SEGMENT, segments_at, segments)
+        self.sections = [Section(*one) for one in self._table(SECTION, sections_at, sections)]
         names = self.data(self.sections[names_at])
         self._names = [names[one.name : names.index(b"\0", one.name)] for one in self.sections]
 
@@ -60,9 +61,12 @@ class Elf:
         _, _, offset, address, _, size, _, _ = of_notes
         return address, self._read(offset, size)
 
+    def _table(self, layout: str, offset: int, count: int) -> list[tuple[int, ...]]:
+        return list(struct.iter_unpack(layout, self._read(offset, count * struct.calcsize(layout))))
+
     def _read(self, offset: int, size: int) -> bytes:
         self._file.seek(offset)
-        data = self._file.read(size)
+        data = self._file.read(min(size, MAX_BYTES))
         if len(data) < size:
-            raise ValueError("the file is truncated")
+            raise ValueError("the file is truncated, or too large")
         return data
