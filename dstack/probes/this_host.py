@@ -117,7 +117,7 @@ def _pyspy() -> Check:
     if version is None:
         return Check("limit", f"{path} cannot be started", "Install it again: pip install --force-reinstall py-spy.")
     setuid = ", setuid" if PySpy(path).is_setuid else ""
-    return Check("ok", f"py-spy {version}{setuid} at {path}; dstack sends it to nodes without one")
+    return Check("ok", f"py-spy {version}{setuid} at {path}; dstack sends it to {platform.machine()} nodes without one")
 
 
 def _layouts() -> Check:

@@ -19,6 +19,7 @@ from dstack.probes.node.kept_reading import are_alike
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.proc import Birth
@@ -92,9 +93,9 @@ class NodeProbe:
         self._sampler.close()
         self._core_workers.close()
 
-    def has_pyspy(self) -> bool:
-        """Whether this node has a py-spy of its own."""
-        return self._reader.tool is not None
+    def needs_pyspy_for(self) -> str:
+        """The machine that a py-spy for this node must be built for; empty if the node has one."""
+        return "" if self._reader.tool else proc.machine()
 
     def equip(self, binary: bytes) -> None:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""

@@ -27,10 +27,10 @@ class ProbeActor:
         self._probe = NodeProbe(is_guest=True)
         self._watchdog = Watchdog(idle_s, self._probe.close)
 
-    def has_pyspy(self) -> bool:
-        """Whether this node has a py-spy of its own."""
+    def needs_pyspy_for(self) -> str:
+        """The machine that a py-spy for this node must be built for; empty if the node has one."""
         with self._watchdog.call():
-            return self._probe.has_pyspy()
+            return self._probe.needs_pyspy_for()
 
     def equip(self, binary: bytes) -> None:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""

@@ -33,6 +33,7 @@ from dstack.observed.node import Count, NodeAnswer
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure, RecordRequest, Reply, RoundReply, SampleRequest
 from dstack.probes.node_access.targets import own_addresses
@@ -97,7 +98,7 @@ class Probes:
         return set(self._used_at)
 
     def begin(self, node_id: str) -> Any:
-        """Starts the node's probe and asks whether the node has a py-spy.
+        """Starts the node's probe and asks for which machine the node needs a py-spy.
 
         It requires one byte of memory, so that the GCS sends the request through this host's raylet. Another raylet may
         be unreachable (seen on Ray 2.46).
@@ -106,11 +107,11 @@ class Probes:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
             actor = ray.remote(ProbeActor).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
             self.actors[node_id] = actor.remote()
-        return self.actors[node_id].has_pyspy.remote()
+        return self.actors[node_id].needs_pyspy_for.remote()
 
-    def equip(self, node_id: str, *, has_pyspy: bool) -> None:
-        """Send this host's py-spy to a node without one."""
-        if not has_pyspy and (binary := self._pyspy_binary()):
+    def equip(self, node_id: str, machine: object) -> None:
+        """Send this host's py-spy to a node without one, if it has the same machine as this host."""
+        if machine == proc.machine() and (binary := self._pyspy_binary()):
             self.actors[node_id].equip.remote(binary)
 
     def ask(self, node_id: str, request: SampleRequest) -> Any:
@@ -172,7 +173,7 @@ class NodeSamples:
         try:
             value = ray.get(ref)
             if is_start:
-                self._probes.equip(node_id, has_pyspy=bool(value))
+                self._probes.equip(node_id, value)
                 self._reading[self._probes.ask(node_id, self._request)] = node_id
                 return
             yield node_id, value if isinstance(value, bytes) else MALFORMED
@@ -256,7 +257,7 @@ class NodeRounds:
 
     def _finished(self, step: _RoundStep, value: object) -> RoundReply:
         if step.is_start:
-            self._probes.equip(step.node_id, has_pyspy=bool(value))
+            self._probes.equip(step.node_id, value)
             self._started.add(step.node_id)
             return RoundReply(step.node_id, None, is_last=False)
         if step.is_last:

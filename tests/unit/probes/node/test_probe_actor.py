@@ -12,7 +12,7 @@ from dstack.probes.node.probe_actor import ProbeActor
 actor = ProbeActor(idle_s=1.0)
 end = time.monotonic() + {used_s}
 while time.monotonic() < end:
-    actor.has_pyspy()
+    actor.needs_pyspy_for()
     time.sleep(0.1)
 print(time.monotonic(), flush=True)
 time.sleep(100)
