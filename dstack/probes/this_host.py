@@ -20,7 +20,7 @@ from dstack.probes.connection.ray_protocol import PIECES as GCS_PIECES
 from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.node.core_worker_replies import PIECES as CORE_WORKER_PIECES
 from dstack.probes.node.cpython.layouts import LAYOUTS
-from dstack.probes.node.cpython.memory import UnreadableMemory
+from dstack.probes.node.cpython.memory import MACHINES, UnreadableMemory
 from dstack.probes.node.cpython.python_process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
@@ -44,9 +44,9 @@ def host_checks() -> list[Check]:
 def _platform() -> Check:
     system, machine, libc = platform.system(), platform.machine(), " ".join(platform.libc_ver())
     text = f"{system} {platform.release()}, {machine}, {libc or 'no glibc'}"
-    if (system, machine) == ("Linux", "x86_64") and libc.startswith("glibc"):
+    if system == "Linux" and machine in MACHINES and libc.startswith("glibc"):
         return Check("ok", text)
-    return Check("failure", f"{text}: not supported", "Run dstack on Linux x86-64 with glibc.")
+    return Check("failure", f"{text}: not supported", "Run dstack on Linux x86-64 or aarch64 with glibc.")
 
 
 def _python() -> Check:

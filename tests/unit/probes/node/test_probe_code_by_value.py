@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dstack.observed.processes import Frame
 from dstack.probes.node_access.answers import unpacked, unpacked_round
 from tests.paths import ROOT
@@ -33,9 +35,29 @@ for part in (probe.sample(request), probe.record([target], paced)):
 """
 
 
-def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
-    probe = subprocess.run([sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, check=True).stdout
+ON_ANOTHER_MACHINE = """
+import os, pickle, sys
+sys.modules["dstack"] = sys.modules["msgspec"] = None
+here = os.uname()
+os.uname = lambda: os.uname_result((*here[:4], "another machine"))
+os.environ["PATH"], sys.executable = "", "/nowhere/python"
+print(pickle.load(sys.stdin.buffer)().needs_pyspy_for())
+"""
 
+
+@pytest.fixture(scope="module")
+def probe() -> bytes:
+    return subprocess.run([sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, check=True).stdout
+
+
+def test_the_machine_is_that_of_the_node_and_not_of_the_driver(probe: bytes, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ON_ANOTHER_MACHINE]
+    there = subprocess.run(command, input=probe, cwd=tmp_path, capture_output=True, check=True)
+
+    assert there.stdout == b"another machine\n"
+
+
+def test_a_probe_runs_by_value_without_an_installation(probe: bytes, tmp_path: Path) -> None:
     there = subprocess.run(
         [sys.executable, "-c", ELSEWHERE], input=probe, cwd=tmp_path, capture_output=True, check=False
     )

@@ -58,6 +58,40 @@ def test_a_blocked_thread_has_its_system_call(reader: subprocess.Popen[bytes]) -
     assert proc.scheduler_mark(reader.pid, reader.pid) == mark
 
 
+@pytest.mark.parametrize(
+    ("machine", "names"),
+    [
+        ("x86_64", ["futex", "poll", "wait4", ""]),
+        ("aarch64", ["futex", "ppoll", "wait4", ""]),
+        ("riscv64", ["", "", "", ""]),
+    ],
+)
+def test_the_number_of_a_call_is_that_of_the_nodes_machine(
+    machine: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = {"x86_64": (202, 7, 61, 39), "aarch64": (98, 73, 260, 172)}.get(machine, (98, 73, 260, 172))
+    monkeypatch.setattr(proc, "machine", lambda: machine)
+    monkeypatch.setattr(proc, "_read", lambda path: f"{path.split('/')[2]} 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8\n")
+
+    calls = [proc.system_call(number, 1) for number in numbers]
+
+    assert [call and call.name for call in calls] == names
+    assert {call and call.arguments for call in calls} == {(1, 2, 3, 4, 5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("call", "awaits"),
+    [
+        (proc.SystemCall("pause", (0, 0, 0, 0)), True),
+        (proc.SystemCall("ppoll", (0, 0, 0, 0)), True),
+        (proc.SystemCall("ppoll", (0, 0, 0x1000, 0)), False),
+        (proc.SystemCall("ppoll", (0x1000, 1, 0, 0)), False),
+    ],
+)
+def test_a_poll_of_nothing_without_end_waits_for_a_signal(call: proc.SystemCall, awaits: bool) -> None:
+    assert call.awaits_signal is awaits
+
+
 @pytest.mark.parametrize("version", ["3.10", "3.12"])
 def test_a_sleeping_thread_has_its_system_call(version: str) -> None:
     with subprocess.Popen([*python_or_skip(version), "-c", "import time; time.sleep(600)"]) as sleeper:
