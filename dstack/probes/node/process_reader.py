@@ -27,7 +27,7 @@ from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
 from dstack.probes.node.ray_memory import RayLibraries, library_of
 from dstack.probes.node.ray_messages import REMEDY
-from dstack.probes.node.ray_sources import folder_of, lost_in
+from dstack.probes.node.ray_sources import NO_THREAD_CONTEXT, folder_of, lost_in
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.system_calls import KernelWaits, remaining_sleep_s
@@ -106,12 +106,15 @@ class ProcessReader:
 
     def lost_pieces(self, process: TargetProcess) -> Sequence[Problem]:
         """What the Ray of an identified process does not have that dstack needs; each Ray is checked once."""
-        library = library_of(self.known_process(process).files)
+        known = self.known_process(process)
+        library = library_of(known.files)
         if library is None:
             return ()
         key = library.file, library.path
         if key not in self._lost:
-            found = lost_in(folder) if (folder := folder_of(library, process.pid)) else []
+            folder = folder_of(library, process.pid)
+            found = lost_in(folder) if folder else []
+            found += [NO_THREAD_CONTEXT] if folder and known.thread_context is None else []
             self._lost[key] = [Problem("Ray", lost.reason, lost.cause, REMEDY) for lost in found]
         return self._lost[key]
 

@@ -83,6 +83,12 @@ PARTS = (
 )
 
 
+NO_THREAD_CONTEXT = LostPiece(
+    "thread_context_ was not found in _raylet.so, so dstack does not know the tasks of threads"
+)
+"""The library has it under another name or in another form, or the C library is one that dstack does not know."""
+
+
 def folder_of(library: Mapping, pid: int) -> Path | None:
     """The folder of the Ray of a process, by the file of its core worker library; None where it cannot be opened."""
     folder = Path(library.path).parent

@@ -65,7 +65,7 @@ OF_CLUSTER = {
     "2.65.0": (
         Doctored(version="2.65.0", symbols={CONTEXT: CONTEXT.replace("context_E", "localxx_E")}),
         1,
-        "no symbol thread_context_ in _raylet.so",
+        "thread_context_ was not found in _raylet.so",
     ),
 }
 """The Ray of dstack and the cluster, the exit code of a check of a deadlock, and what it says."""

@@ -30,7 +30,7 @@ Sleeping = tuple[int, proc.SystemCall]
 
 @contextlib.contextmanager
 def blocked(code: str, fd: int, call: str) -> Iterator[Sleeping]:
-    """A process that runs this code with a descriptor of ours, once it sleeps in this system call, or in its like of :data:`ALIKE`."""
+    """A process that runs this code with a descriptor of ours, once it sleeps in this system call or what is alike."""
     arguments = [sys.executable, "-c", BEGIN + code, str(fd)]
     with subprocess.Popen(arguments, pass_fds=[fd], stdin=subprocess.DEVNULL) as process:
 
