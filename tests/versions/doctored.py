@@ -14,10 +14,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 
 INSTALLED = Path(importlib.util.find_spec("ray").origin or "").parent  # type: ignore[union-attr]
 GENERATED = "core/generated"
@@ -62,10 +63,14 @@ class Doctored:
         """Changes the names in a file's descriptor."""
         for owner, members in _owners(file):
             for key, new in self.protobufs.items():
-                if key.rpartition(".")[0] == owner:
-                    _rename(members, key.rpartition(".")[2], new)
+                of, _, name = key.rpartition(".")
+                if of == owner:
+                    _rename(members, name, new)
             if owner in self.new_values:
                 members.add(name=self.new_values[owner], number=NEW_VALUE)
+        if None in self.protobufs.values():
+            text = self._without_requests(text_format.MessageToString(file))
+            file.CopyFrom(text_format.Parse(text, descriptor_pb2.FileDescriptorProto()))
 
     def _changes(self) -> dict[str, Callable[[bytes], bytes]]:
         changes: dict[str, Callable[[bytes], bytes]] = {LIBRARY: self._library}
@@ -102,13 +107,19 @@ class Doctored:
         methods = {name.rpartition(".")[2]: new for name, new in self.protobufs.items() if "Service." in name}
         for old, new in methods.items():
             text = re.sub(rf"\b{old}\b", new or f"{old}Gone", text)
-        return text.encode()
+        return self._without_requests(text).encode()
+
+    def _without_requests(self, text: str) -> str:
+        """The text with other names for the messages of removed methods: a release would not have them either."""
+        for key in (key for key, new in self.protobufs.items() if new is None and "Service." in key):
+            text = re.sub(rf"\b{key.rpartition('.')[2]}Request\b", f"{key.rpartition('.')[2]}RequestOfOld", text)
+        return text
 
 
 def doctored_pool(doctored: Doctored) -> Any:
     """A pool with all descriptors of the installed Ray, changed."""
     pool = descriptor_pool.DescriptorPool()
-    files = {file.name: file for file in map(_descriptor, (INSTALLED / GENERATED).glob("*_pb2.py")) if file}
+    files = {name: descriptor_pb2.FileDescriptorProto.FromString(one) for name, one in _descriptors().items()}
     added: set[str] = set()
 
     def add(name: str) -> None:
@@ -129,9 +140,12 @@ def doctored_pool(doctored: Doctored) -> Any:
     return pool
 
 
-def _descriptor(path: Path) -> descriptor_pb2.FileDescriptorProto | None:
-    found = _SERIALIZED.search(path.read_text(encoding="utf-8"))
-    return descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(found[1])) if found else None
+@cache
+def _descriptors() -> dict[str, bytes]:
+    """The descriptors of all generated modules by the name of their file."""
+    texts = (path.read_text(encoding="utf-8") for path in (INSTALLED / GENERATED).glob("*_pb2.py"))
+    data = (ast.literal_eval(found[1]) for text in texts if (found := _SERIALIZED.search(text)))
+    return {descriptor_pb2.FileDescriptorProto.FromString(one).name: one for one in data}
 
 
 def _owners(file: descriptor_pb2.FileDescriptorProto) -> Iterator[tuple[str, Any]]:

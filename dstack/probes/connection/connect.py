@@ -15,8 +15,10 @@ import grpc.aio
 
 from dstack.errors import ClusterError, UsageError
 from dstack.probes.connection.hosts import join_address, split_address
+from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS, tls_pems
+from dstack.probes.node.ray_messages import REMEDY
 from dstack.version import TESTED_RAYS, release_of
 
 CONNECT_TIMEOUT_S = 2.0
@@ -142,6 +144,8 @@ def _ask_alive(address: str) -> tuple[str | None, Any]:
 
 
 def _check_alive(address: str, metadata: Metadata) -> Any:
+    if not protocol().has("NodeInfoGcsService", "CheckAlive"):
+        raise ClusterError("The Ray beside dstack has no method CheckAlive, so no cluster can be asked.", REMEDY)
     with open_channel(address) as channel:
         stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         return stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
@@ -149,7 +153,8 @@ def _check_alive(address: str, metadata: Metadata) -> Any:
 
 def _is_standby(alive: Any) -> bool:
     """Whether a GCS waits to take over from another one; before Ray 2.59 there was only one, and no such field."""
-    return "is_leader" in alive.DESCRIPTOR.fields_by_name and alive.HasField("is_leader") and not alive.is_leader
+    field = alive.DESCRIPTOR.fields_by_name.get("is_leader")
+    return field is not None and field.has_presence and alive.HasField("is_leader") and not alive.is_leader
 
 
 def _at_leader(cluster: Cluster) -> Cluster:
@@ -158,7 +163,7 @@ def _at_leader(cluster: Cluster) -> Cluster:
     No key of their common store has the address of the GCS (Ray 2.60, RAY_ENABLE_GCS_LEADER_ELECTION=1), and of the
     store a standby serves only the keys and the cluster's id. Raises :class:`ClusterError` if there is no leader.
     """
-    with contextlib.suppress(ValueError, grpc.RpcError, ClusterError):
+    with contextlib.suppress(ValueError, AttributeError, grpc.RpcError, ClusterError):
         cluster_id, dashboard = _identity(cluster.address, cluster.metadata)
         host, port = split_address(dashboard)[0], split_address(cluster.address)[1]
         _require_listener(host, port)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -65,7 +66,11 @@ class EventReplies:
     failure: Failure | None = None
 
 
-def ask_for_events(cluster: Cluster, requests: Sequence[Any], timeout_s: float) -> EventReplies:
+Message = Callable[[], Any]
+"""Makes the message of a request, which this Ray may not have."""
+
+
+def ask_for_events(cluster: Cluster, requests: Sequence[Message], timeout_s: float) -> EventReplies:
     """Asks the GCS, and the dashboard head if the GCS has nothing, or ends of tasks without the runs before."""
     of_gcs = _ask_gcs(cluster, gcs_service("TaskInfo"), "GetTaskEvents", requests, timeout_s)
     if any(isinstance(reply, CallFailure) for reply in of_gcs) or _is_whole(of_gcs):
@@ -80,11 +85,10 @@ def ask_for_events(cluster: Cluster, requests: Sequence[Any], timeout_s: float) 
     return EventReplies(list(map(_joined, of_gcs, of_head)), DIVIDED)
 
 
-def _ask_gcs(cluster: Cluster, service: Service, method: str, requests: Sequence[Any], timeout_s: float) -> list[Any]:
-    def as_it_is(request: Any) -> Callable[[], Any]:
-        return lambda: request
-
-    calls = [UnaryCall(cluster.address, service, method, as_it_is(request), timeout_s) for request in requests]
+def _ask_gcs(
+    cluster: Cluster, service: Service, method: str, requests: Sequence[Message], timeout_s: float
+) -> list[Any]:
+    calls = [UnaryCall(cluster.address, service, method, request, timeout_s) for request in requests]
     return call_all(calls, cluster.metadata)
 
 
@@ -162,7 +166,7 @@ class _NoAnswer(Exception):
         self.failure = CallFailure(reason, cause)
 
 
-def _ask_dashboard_head(cluster: Cluster, requests: Sequence[Any], timeout_s: float) -> list[Any] | CallFailure:
+def _ask_dashboard_head(cluster: Cluster, requests: Sequence[Message], timeout_s: float) -> list[Any] | CallFailure:
     """A reply, or a failure, for each request; one failure if there is no reply at all."""
     deadline = time.monotonic() + timeout_s
     try:
@@ -189,7 +193,7 @@ def _ask_dashboard_head(cluster: Cluster, requests: Sequence[Any], timeout_s: fl
 
 def _find(cluster: Cluster, timeout_s: float) -> _Head:
     """The head by the GCS's keys."""
-    keys = [gcs_service_pb2.InternalKVGetRequest(namespace=namespace, key=key) for namespace, key in KEYS]
+    keys = [partial(_request_of_key, namespace, key) for namespace, key in KEYS]
     found = _ask_gcs(cluster, KV, "InternalKVGet", keys, timeout_s)
     if failed := next((one for one in found if isinstance(one, CallFailure)), None):
         raise _NoAnswer(f"is not known: {failed.reason}", failed.cause)
@@ -204,6 +208,10 @@ def _find(cluster: Cluster, timeout_s: float) -> _Head:
     return _Head(url, session)
 
 
+def _request_of_key(namespace: bytes, key: bytes) -> Any:
+    return gcs_service_pb2.InternalKVGetRequest(namespace=namespace, key=key)
+
+
 def _is_here(host: str) -> bool:
     """Whether this host has the address: only then can a socket be bound to it."""
     with suppress(OSError), socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
@@ -214,7 +222,7 @@ def _is_here(host: str) -> bool:
 def _ask_all(
     connection: http.client.HTTPConnection,
     head: _Head,
-    requests: Sequence[Any],
+    requests: Sequence[Message],
     headers: dict[str, str],
     replies: list[Any],
 ) -> bool:
@@ -226,7 +234,7 @@ def _ask_all(
         connection.sock.settimeout(None)
     headers = {**headers, "Content-Type": "application/octet-stream"}
     for request in requests:
-        body = _answer(connection, "POST", QUERY, request.SerializeToString(), headers)
+        body = _answer(connection, "POST", QUERY, request().SerializeToString(), headers)
         replies.append(protocol().checked(gcs_service_pb2.GetTaskEventsReply.FromString(body)))
     return True
 

@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -229,13 +229,17 @@ def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[
     An executor reports that state only when all arguments of the call are available: then only its order or a free slot
     delays it. 5 ms with few tasks.
     """
-    request = gcs_service_pb2.GetTaskEventsRequest(limit=MAX_ARRIVED)
-    request.filters.state_filters.add(state=ARRIVED)
-    (reply,) = ask_for_events(cluster, [request], timeout_s).replies
+    (reply,) = ask_for_events(cluster, [_request_of_arrived], timeout_s).replies
     if isinstance(reply, CallFailure):
         reason = f"the GCS did not return its task events: {reply.reason}"
         return {}, [Failure(stage="control plane", reason=reason, cause=reply.cause, sample=sample)]
     return {row.task_id.hex(): row.attempt_number for row in reply.events_by_task}, []
+
+
+def _request_of_arrived() -> Any:
+    request = gcs_service_pb2.GetTaskEventsRequest(limit=MAX_ARRIVED)
+    request.filters.state_filters.add(state=ARRIVED)
+    return request
 
 
 def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) -> dict[str, TaskTimes]:
@@ -245,7 +249,7 @@ def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) 
     0.34 s (2.60) on a busy machine with 20,000 tasks in the GCS; one for all of a job's tasks, 0.7 s and 4 MB there.
     """
     task_ids = task_ids[:MAX_TIMED]
-    replies = ask_for_events(cluster, list(map(_request_of_task, task_ids)), timeout_s).replies
+    replies = ask_for_events(cluster, [partial(_request_of_task, task_id) for task_id in task_ids], timeout_s).replies
     pairs = zip(task_ids, replies, strict=True)
     known = {task_id: reply.events_by_task for task_id, reply in pairs if not isinstance(reply, CallFailure)}
     return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
@@ -274,7 +278,7 @@ def ask_history(cluster: Cluster, limit: int, timeout_s: float) -> tuple[TaskHis
     55 MB on 2 busy cores; a request for few takes up to 1 s there.
     """
     asked_at = time.time()
-    asked = ask_for_events(cluster, [gcs_service_pb2.GetTaskEventsRequest(limit=limit)], timeout_s)
+    asked = ask_for_events(cluster, [lambda: gcs_service_pb2.GetTaskEventsRequest(limit=limit)], timeout_s)
     (reply,) = asked.replies
     if isinstance(reply, CallFailure):
         reason = f"the GCS did not return the history of tasks: {reply.reason}"
@@ -374,7 +378,8 @@ class EndedTasks:
 def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, latest_at: float) -> EndedTasks:
     """The tasks of live jobs that failed, newest first, and the calls that were still repeated at ``latest_at``."""
     dead = sorted((job.job_id for job in jobs if job.is_dead), reverse=True)[:MAX_EXCLUDED]
-    requests = [_request_of_ended("FAILED", MAX_FAILED, dead), _request_of_ended("FINISHED", MAX_FINISHED, dead)]
+    limits = {"FAILED": MAX_FAILED, "FINISHED": MAX_FINISHED}
+    requests = [partial(_request_of_ended, state, limit, dead) for state, limit in limits.items()]
     asked = ask_for_events(cluster, requests, timeout_s)
     failed, finished = asked.replies
     live = {job.job_id for job in jobs if not job.is_dead}

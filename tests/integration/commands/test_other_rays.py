@@ -33,6 +33,7 @@ OF_PROTOBUFS = {
         (None, "no method GetAllActorInfo"),
     ),
     "the nodes": (Doctored(protobufs={"NodeInfoGcsService.GetAllNodeInfo": None}), (3, "no method GetAllNodeInfo")),
+    "task events": (Doctored(protobufs={"TaskInfoGcsService.GetTaskEvents": None}), (1, "no method GetTaskEvents")),
     "core workers": (Doctored(protobufs={"CoreWorkerStats.object_refs": "refs"}), (4, "no field object_refs")),
     "a new value": (Doctored(new_values={"TaskStatus": "PENDING_LICENCE"}), (1, "TaskStatus PENDING_LICENCE")),
 }

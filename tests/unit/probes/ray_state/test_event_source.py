@@ -133,7 +133,7 @@ def cluster(events: Any, dashboard: str = "", token: str | None = None) -> Itera
 
 def asked(head: Head, events: Any = None, timeout_s: float = 5.0, requests: int = 1) -> EventReplies:
     with serving(head) as dashboard, cluster(events or reply_of(), dashboard, TOKEN) as there:
-        return ask_for_events(there, [ALL] * requests, timeout_s)
+        return ask_for_events(there, [lambda: ALL] * requests, timeout_s)
 
 
 def test_the_dashboard_head_has_the_events_that_the_gcs_has_not() -> None:
@@ -243,7 +243,7 @@ def test_without_events_anywhere_the_reason_is_that_of_the_dashboard_head(head: 
 )
 def test_an_address_that_is_none(dashboard: str, cause: Cause, words: str) -> None:
     with cluster(reply_of(), dashboard) as there:
-        failure = ask_for_events(there, [ALL], 5.0).failure
+        failure = ask_for_events(there, [lambda: ALL], 5.0).failure
 
     assert failure is not None
     assert failure.cause == cause
@@ -254,7 +254,7 @@ def test_a_dashboard_head_that_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with cluster(reply_of(), f"127.0.0.1:{port}") as there:
-        failure = ask_for_events(there, [ALL], 5.0).failure
+        failure = ask_for_events(there, [lambda: ALL], 5.0).failure
 
     assert failure is not None
     assert failure.cause == "unreachable"
@@ -327,9 +327,9 @@ def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     head = Head(reply_of(task(1, *RUN)))
 
     with serving(head, pem) as dashboard, cluster(reply_of(), dashboard) as there:
-        refused = ask_for_events(there, [ALL], 5.0).failure
+        refused = ask_for_events(there, [lambda: ALL], 5.0).failure
         monkeypatch.setenv("RAY_TLS_CA_CERT", str(tmp_path / "certificate"))
-        trusted = ask_for_events(there, [ALL], 5.0)
+        trusted = ask_for_events(there, [lambda: ALL], 5.0)
 
     assert refused is not None
     assert "certificate" in refused.reason.lower()
