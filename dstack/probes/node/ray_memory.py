@@ -9,7 +9,6 @@ its context variables.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 from dstack.probes.node.cpython.objects import SIZE, TYPE, Objects
-from dstack.probes.node.cpython.python_process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess, size_of_pthread
 from dstack.probes.node.elf import Elf
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.thread_stacks import AnyThread, is_event_loop
@@ -202,7 +201,7 @@ def _layout(library: Elf, files: Collection[proc.File]) -> ThreadContext:
         return ThreadContext(note_at, note, _slot(library, DTPMOD64, 0), offset, DTV, has_descriptor=False)
     if library.machine != AARCH64:
         raise ValueError("a library for another machine")
-    return ThreadContext(note_at, note, _slot(library, TLSDESC, index), offset, _size_of_pthread(files), True)
+    return ThreadContext(note_at, note, _slot(library, TLSDESC, index), offset, size_of_pthread(files), True)
 
 
 def _slot(library: Elf, kind: int, symbol: int) -> int:
@@ -233,18 +232,6 @@ def _variable(library: Elf) -> tuple[int, int]:
     while at % size:
         at = table.index(struct.pack("<I", name), at + 1)
     return at // size, int.from_bytes(table[at + VALUE_OF_SYMBOL : at + VALUE_OF_SYMBOL + 8], "little")
-
-
-def _size_of_pthread(files: Collection[proc.File]) -> int:
-    """The size of ``struct pthread``, as this process's C library states it to debuggers from glibc 2.34 on.
-
-    Raises ``ValueError`` where it does not, or where ``files`` have another C library.
-    """
-    size = ctypes.c_uint32.in_dll(ctypes.pythonapi, "_thread_db_sizeof_pthread")
-    place = proc.place_in_file(ctypes.addressof(size))
-    if place is None or place[0] not in files:
-        raise ValueError("another C library")
-    return size.value
 
 
 class ThreadTasks:

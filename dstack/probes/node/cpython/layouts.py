@@ -46,7 +46,8 @@ _LISTS_3_15 = TaskLists(task_node=152, thread_tasks=1048, thread_loop=1024, thre
 class CPythonLayout:
     """The layout of one minor ``version`` of CPython with the GIL; offsets in bytes, None without the field.
 
-    It is the same on x86-64 and aarch64. A generator here is any of generator, coroutine and asynchronous generator.
+    It is the same on x86-64 and aarch64: other offsets differ, behind mutexes of C, which have 40 and 48 bytes. A
+    generator here is any of generator, coroutine and asynchronous generator.
     """
 
     version: tuple[int, int] = row((3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (3, 15))

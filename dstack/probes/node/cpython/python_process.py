@@ -403,6 +403,18 @@ class PythonProcess:
         return names
 
 
+def size_of_pthread(files: Collection[proc.File]) -> int:
+    """The size of glibc's struct pthread, as this process's C library states it to debuggers from glibc 2.34 on.
+
+    Raises ``ValueError`` where it does not, or where ``files``, those that a process has mapped, lack this library.
+    """
+    size = ctypes.c_uint32.in_dll(ctypes.pythonapi, "_thread_db_sizeof_pthread")
+    place = proc.place_in_file(ctypes.addressof(size))
+    if place is None or place[0] not in files:
+        raise ValueError("another C library")
+    return size.value
+
+
 def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) -> int:
     """The OS id of the thread with this pthread id; 0 if unreadable, or not a thread of the process.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,15 @@ from contextlib import contextmanager
 import pytest
 
 from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, open_memory
-from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, PythonProcess
+from dstack.probes.node.cpython.python_process import (
+    PTHREAD_TID,
+    Interpreter,
+    KnownPython,
+    PythonProcess,
+    os_thread_id,
+    size_of_pthread,
+)
+from dstack.probes.node.procfs import proc
 from tests.unit.support.own_process import own_interpreter, own_objects
 
 NAME = "a_module_of_dstacks_tests"
@@ -150,3 +159,12 @@ def test_names_are_found_at_their_cached_addresses_until_they_move() -> None:
     del table["name"]
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         assert not own_objects(memory).value_at(id(table), 1, "name")
+
+
+def test_a_thread_has_its_os_id_in_a_struct_whose_size_the_c_library_states() -> None:
+    with open_memory(os.getpid()) as memory:
+        assert os_thread_id(memory, threading.get_ident(), ()) == threading.get_native_id()
+
+    assert PTHREAD_TID[proc.machine()] < size_of_pthread(proc.mapped_files(os.getpid())) < 1 << 14
+    with pytest.raises(ValueError, match="another C library"):
+        size_of_pthread({})
