@@ -11,7 +11,7 @@ PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt # 
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility search bench regress performance soak record docs
+.PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility emulated search bench regress performance soak record docs
 .PHONY: package lock clean
 
 demo: $(READY)
@@ -52,6 +52,10 @@ prepare-smoke: $(READY)
 compatibility: $(READY)
 	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility $(RAY)
 	$(if $(RAY),,$(BIN)/python -m tests.versions.beside)
+
+# On aarch64, emulated by QEMU, with Debian's kernel and Python. Needs root, debootstrap and qemu-system-aarch64.
+emulated: $(READY)
+	$(BIN)/python -m tests.versions.emulated
 
 search: $(READY)
 	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds/test_real_worlds.py
@@ -107,7 +111,7 @@ lock:
 
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release .venv-lock $(FORMATTER) $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility .venv-emulated .venv-package .venv-release .venv-lock $(FORMATTER) $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
