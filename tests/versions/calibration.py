@@ -32,7 +32,7 @@ if not importlib.util.find_spec("psutil"):
     sys.modules["psutil"] = types.ModuleType("psutil")
 
 from dstack.probes.node.cpython import layouts
-from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, TaskLists
+from dstack.probes.node.cpython.layouts import BEHIND_MUTEXES, LAYOUTS, OWN_VERSION, CPythonLayout, TaskLists
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import BLOCK_STACK_BYTES, FRAME_OF_OBJECT, STATE_3_10
 from dstack.probes.node.cpython.objects import Objects, reference
@@ -382,7 +382,7 @@ class Calibration:
             thread_tasks=self._head(thread, THREAD_BYTES, id(second) + node),
             thread_loop=self._find(thread, THREAD_BYTES, id(loop)),
             thread_task=self._find(thread, THREAD_BYTES, id(asyncio.current_task())),
-            interpreter_tasks=await self._list_of_ended_thread(loop, node),
+            interpreter_tasks=await self._list_of_ended_thread(loop, node) - BEHIND_MUTEXES[platform.machine()],
         )
         await asyncio.gather(first, second)
         return found

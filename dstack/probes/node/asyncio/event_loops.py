@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.layouts import TaskLists
+from dstack.probes.node.cpython.layouts import BEHIND_MUTEXES, TaskLists
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.python_process import PythonProcess
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.thread_stacks import ASYNCIO, is_event_loop
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
@@ -86,8 +87,9 @@ class EventLoops:
     def _linked(self, lists: TaskLists) -> Iterator[int]:
         """The tasks in the lists of all threads, and of threads that have ended."""
         heads = [thread + lists.thread_tasks for thread in self._frames.threads.values()]
+        heads.append(self._frames.interpreter + lists.interpreter_tasks + BEHIND_MUTEXES[proc.machine()])
         seen: set[int] = set()
-        for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
+        for head in heads:
             yield from (node - lists.task_node for node in self._nodes(head, lists.task_node, seen))
         if len(seen) >= MAX_LINKED:
             raise UnreadableMemory(f"it has more than {MAX_LINKED} tasks")
