@@ -26,7 +26,7 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.ray_messages import OLDEST, REMEDY, LostPiece, Piece
-from dstack.probes.node.ray_sources import PARTS, SourcePart, lost_in
+from dstack.probes.node.ray_sources import SourcePart, lost_in, parts_in
 from dstack.version import TESTED_RAYS, __version__, release_of
 from dstack.words import listed
 
@@ -73,10 +73,11 @@ def _ray() -> Check:
 
 def _pieces() -> list[Check]:
     """Whether that Ray has what dstack reads of Ray, piece by piece."""
+    folder = Path(ray.__file__).parent
     pieces = (*GCS_PIECES, *CORE_WORKER_PIECES)
-    lost = protocol(pieces).lost + lost_in(Path(ray.__file__).parent)
+    lost = protocol(pieces).lost + lost_in(folder)
     if not lost:
-        count = len(pieces) + len(PARTS)
+        count = len(pieces) + len(parts_in(folder))
         return [Check("ok", f"this Ray has all {count} pieces that dstack reads: services, messages, functions")]
     return [Check(_level([one]), one.reason, REMEDY) for one in lost]
 
@@ -86,7 +87,7 @@ def piece_checks() -> list[Check]:
     release, folder = release_of(ray.__version__) or OLDEST, Path(ray.__file__).parent
     found: list[tuple[Piece | SourcePart, Sequence[LostPiece]]]
     found = [(one, protocol((one,)).lost) for one in (*GCS_PIECES, *CORE_WORKER_PIECES) if one.since <= release]
-    found += [(one, lost_in(folder, [one])) for one in PARTS if one.since <= release]
+    found += [(one, lost_in(folder, [one])) for one in parts_in(folder)]
     return [Check(_level(lost), f"{piece.feeds}: {piece.what}") for piece, lost in found]
 
 

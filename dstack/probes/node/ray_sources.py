@@ -1,22 +1,25 @@
-"""The functions and locals by which dstack recognises waits in Ray, checked against the source of the Ray that runs.
+"""The functions and locals by which dstack recognises waits, checked against the source of the Ray that runs.
 
-The file of a process's core worker library tells where its Ray is, also in a container. Functions are found by their
-``def``, and locals as words in their body: a stack shows them by these names. Seen on Ray 2.46 and 2.60.
+The file of a process's core worker library tells where its Ray is, also in a container; other libraries are beside it.
+Functions are found by their ``def``, and locals as words in their body: a stack shows them by these names. Seen on Ray
+2.46 and 2.60, torch 2.13 and anyio 4.16.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dstack.call_sites import MAIN_LOOP, RAY_GET, RAY_WAIT, SITES
 from dstack.libraries import data, serve, train
 from dstack.libraries.compiled_graphs.reading import GRAPH_FILE, LOOPS, MONITOR
+from dstack.libraries.torch import DISTRIBUTED
+from dstack.libraries.torch.reading import RANKS_IN
 from dstack.libraries.train.reading import MEETING, WAITING
 from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Place
-from dstack.probes.node.asyncio.future_sources import GENERATOR_FILE
+from dstack.probes.node.asyncio.future_sources import ANYIO_FILE, GENERATOR_FILE
 from dstack.probes.node.group_calls import STORE_FILE, WAIT
 from dstack.probes.node.named_values import EXECUTOR
 from dstack.probes.node.procfs.proc import Mapping
@@ -30,7 +33,7 @@ RAY = "/ray/"
 
 @dataclass(frozen=True)
 class SourcePart:
-    """A function in a file of Ray with some ``names`` in its body; the whole file where ``function`` is empty.
+    """A function in a file of Ray or a library with ``names`` in its body; the whole file where ``function`` is empty.
 
     ``feeds`` is what dstack knows by it. Ray before ``since`` does not have it.
     """
@@ -41,6 +44,11 @@ class SourcePart:
     names: tuple[str, ...] = ()
     is_vital: bool = False
     since: Release = OLDEST
+
+    @property
+    def package(self) -> str:
+        """The package of its file."""
+        return self.file.removeprefix("/").partition("/")[0]
 
     @property
     def what(self) -> str:
@@ -80,8 +88,13 @@ PARTS = (
     SourcePart("the splits of Ray Data", data.SPLIT, "_barrier", ("split_idx",)),
     SourcePart("transfers of Ray Direct Transport", STORE_FILE, WAIT, ("obj_id",), since=NEW),
     *_of_places(),
+    *(SourcePart("ranks of starting groups", file, function, tuple(names)) for file, function, *names in RANKS_IN),
+    SourcePart("the members of new groups", DISTRIBUTED, "_new_group_with_tag", ("ranks", "group_name", "group_desc")),
+    SourcePart("the members of new groups", DISTRIBUTED, "_store_based_barrier", ("rendezvous_count",)),
+    SourcePart("the groups of collectives", DISTRIBUTED, "all_reduce", ("group",)),
+    SourcePart("process groups", DISTRIBUTED, names=("_world", "_pg_group_ranks", "_pg_names", "_pg_backend_config")),
+    SourcePart("calls that anyio runs in threads", ANYIO_FILE, "run", ("future",)),
 )
-
 
 NO_THREAD_CONTEXT = LostPiece(
     "thread_context_ was not found in _raylet.so, so dstack does not know the tasks of threads"
@@ -96,19 +109,24 @@ def folder_of(library: Mapping, pid: int) -> Path | None:
     return next((path for path in paths if text_of_file(path / "_version.py") is not None), None)
 
 
-def lost_in(folder: Path, parts: Iterable[SourcePart] = PARTS) -> list[LostPiece]:
-    """Those of the parts that the Ray in a folder does not have; none where its version cannot be read."""
-    release = release_of_folder(folder)
+def lost_in(folder: Path, parts: Sequence[SourcePart] = PARTS) -> list[LostPiece]:
+    """Those of the parts that the Ray in a folder and the libraries beside it do not have."""
     files: dict[str, str | None] = {}
 
     def text_of(file: str) -> str | None:
-        path = file.removeprefix("/").removeprefix("ray/")
-        if path not in files:
-            files[path] = text_of_file(folder / path)
-        return files[path]
+        if file not in files:
+            files[file] = text_of_file(folder.parent / file.removeprefix("/"))
+        return files[file]
 
-    found = (part for part in parts if OLDEST <= part.since <= release)
+    found = parts_in(folder, parts)
     return list(dict.fromkeys(lost for part in found for lost in _check(part, text_of)))
+
+
+def parts_in(folder: Path, parts: Sequence[SourcePart] = PARTS) -> list[SourcePart]:
+    """The parts that the Ray in a folder and the libraries beside it should have; none of a Ray of unknown version."""
+    release = release_of_folder(folder)
+    present = {part.package for part in parts if (folder.parent / part.package / "__init__.py").exists()}
+    return [part for part in parts if part.since <= release and part.package in present]
 
 
 def _check(part: SourcePart, text_of: Callable[[str], str | None]) -> Iterator[LostPiece]:
@@ -120,7 +138,8 @@ def _check(part: SourcePart, text_of: Callable[[str], str | None]) -> Iterator[L
     if bodies:
         missing = [name for name in part.names if not any(_has_all(body, (name,)) for body in bodies)] or part.names
         what = f"{' and '.join(missing)} in {f'{part.function} of ' if part.function else ''}{file}"
-    yield LostPiece(f"this Ray has no {what}, so dstack does not recognise {part.feeds}", part.is_vital)
+    package = "Ray" if part.package == "ray" else part.package
+    yield LostPiece(f"this {package} has no {what}, so dstack does not recognise {part.feeds}", part.is_vital)
 
 
 def _bodies(text: str, function: str) -> Iterator[str]:

@@ -9,6 +9,8 @@ from dstack.probes.node.ray_sources import PARTS, SourcePart, lost_in
 from tests.versions.doctored import INSTALLED, Doctored
 
 LOSES = "so dstack does not recognise"
+C10D = "torch/distributed/distributed_c10d.py"
+OF_RAY = [part for part in PARTS if part.package == "ray"]
 
 
 def reasons(folder: Path) -> list[str]:
@@ -19,7 +21,7 @@ def test_the_installed_ray_has_all_parts() -> None:
     assert reasons(INSTALLED) == []
 
 
-@pytest.mark.parametrize("part", [one for one in PARTS if one.function], ids=lambda one: f"{one.file}:{one.function}")
+@pytest.mark.parametrize("part", [one for one in OF_RAY if one.function], ids=lambda one: f"{one.file}:{one.function}")
 def test_a_renamed_function_is_named(part: SourcePart, tmp_path: Path) -> None:
     file = part.file.removeprefix("/").removeprefix("ray/")
     copy = Doctored(edits={file: {f"def {part.function}(": f"def renamed_{part.function}("}}).copy(tmp_path, runs=False)
@@ -58,3 +60,18 @@ def test_what_is_new_in_ray_is_not_lost_in_an_older_one(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_version_says_nothing(tmp_path: Path) -> None:
     assert reasons(tmp_path) == []
+
+
+def test_the_locals_of_other_libraries_are_checked_where_these_are(tmp_path: Path) -> None:
+    copy = Doctored(version="2.60.0").copy(tmp_path, runs=False)
+    torch = tmp_path / "torch"
+    (torch / "distributed").mkdir(parents=True)
+    (torch / "__init__.py").touch()
+    source = "def _new_group_with_tag(ranks, name):\n    group_desc = name\n"
+    (torch / "distributed" / "distributed_c10d.py").write_text(source)
+
+    assert (
+        f"this torch has no group_name in _new_group_with_tag of {C10D}, {LOSES} the members of new groups"
+        in reasons(copy / "ray")
+    )
+    assert not any("anyio" in reason for reason in reasons(copy / "ray"))
