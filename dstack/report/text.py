@@ -193,7 +193,7 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, det
     text = f"{_covered(analysed.diagnosis)}, {', '.join(_timing(snapshot, details=details))}; {origin}"
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
     if untested := untested_ray(snapshot.ray_version):
-        console.print(SafeText(f"{capitalised(untested)}.", "dim"))
+        console.print(SafeText(f"{untested}.", "dim"))
 
 
 def _print_gaps(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
