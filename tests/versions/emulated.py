@@ -26,6 +26,7 @@ from typing import IO
 
 from tests.paths import ROOT
 from tests.versions.debian_tree import MIRROR
+from tests.versions.interpreters import ONE_PYTHON
 
 DIRECTORY = ROOT / ".venv-emulated"
 TOOLS = ("debootstrap", "dpkg-deb", "qemu-system-aarch64")
@@ -105,7 +106,7 @@ MACHINES = (
     Machine("bookworm", "3.11", ("linux-image-arm64", "python3", "gdb")),
     Machine("forky", "3.14", ("linux-image-arm64-16k", "python3.14", "python3.13")),
 )
-PYTEST = "$PYTHON -m pytest -q -n 2 -p no:cacheprovider --timeout 3000 --tb short -m 'not exhaustive'"
+PYTEST = f"{ONE_PYTHON}=1 $PYTHON -m pytest -q -n 2 -p no:cacheprovider --timeout 3000 --tb short -m 'not exhaustive'"
 PORTS = "--dashboard-agent-grpc-port 50001 --runtime-env-agent-port 50002 --dashboard-agent-listen-port 50003"
 DEADLOCK = f"""
 export RAY_worker_register_timeout_seconds=900 RAY_raylet_start_wait_time_s=900 RAY_agent_register_timeout_ms=1200000
