@@ -105,10 +105,10 @@ class ProcessReader:
         return known
 
     def lost_pieces(self, process: TargetProcess) -> Sequence[Problem]:
-        """What the Ray of an identified process does not have that dstack needs; each Ray is checked once."""
-        known = self.known_process(process)
-        library = library_of(known.files)
-        if library is None:
+        """What the Ray of a process that was read does not have that dstack needs; each Ray is checked once."""
+        known = self._known.get(process.pid)
+        library = library_of(known.files) if known else None
+        if known is None or library is None:
             return ()
         key = library.file, library.path
         if key not in self._lost:

@@ -79,7 +79,7 @@ def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Js
 
 def test_a_deadlock_is_found_with_the_certainty_that_the_permissions_allow(cluster: RayCluster) -> None:
     with cluster.run_example("two_actors"):
-        checked = settled(cluster, "running", "state only", "--pause")
+        checked = settled(cluster, "unknown", "state only", "--pause")
 
         assert (checked["incomplete"], checked["exit_code"]) == (True, 4)
         kinds = {failure["reason"]: failure["remedy"] for failure in checked["coverage"]["failures"]}
@@ -92,7 +92,7 @@ def test_a_deadlock_is_found_with_the_certainty_that_the_permissions_allow(clust
 
         node_id = checked["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):
-            checked = settled(cluster, "running", "state only")
+            checked = settled(cluster, "unknown", "state only")
 
             assert checked["timing"]["pause_ms"] in (None, {"median": 0, "max": 0})
             remedies = [one["remedy"] or "" for one in checked["coverage"]["failures"] if one["stage"] == "stacks"]

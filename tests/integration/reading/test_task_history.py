@@ -50,7 +50,10 @@ def without_events_in_gcs() -> Iterator[Example]:
         "shared",
         pytest.param(
             "without_events_in_gcs",
-            marks=pytest.mark.skipif(not HAS_THEM, reason="this version of Ray has task events only in the GCS"),
+            marks=(
+                pytest.mark.libraries,  # the dashboard head needs ray[default]
+                pytest.mark.skipif(not HAS_THEM, reason="this version of Ray has task events only in the GCS"),
+            ),
         ),
     ],
 )
@@ -175,7 +178,7 @@ def test_a_snapshot_has_a_history_only_on_request(shared: SharedCluster, tmp_pat
     assert history.kept >= len(history.attempts) > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.libraries
 @pytest.mark.skipif(not HAS_THEM, reason="this version of Ray has task events only in the GCS")
 def test_a_lack_of_events_is_said(without_events_in_gcs: Example) -> None:
     """While the dashboard head, which has them, is stopped; the verdict is as right as before."""
