@@ -14,7 +14,7 @@ from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, UnreadableMem
 MIB = 1 << 20
 MOST_READS, MOST_BYTES = 100_000, 160 * MIB
 """Limits of one call; the largest single read is the 16 MiB of the largest set."""
-END = 2**47
+END = 2**48
 HOSTILE = (0, 1, 2, 7, 8, 127, 2**12, 2**16, 2**20, 2**20 + 1, 2**21, 2**24, 2**31, 2**32, 2**62, 2**63, 2**64 - 1)
 """Words that are difficult sizes."""
 

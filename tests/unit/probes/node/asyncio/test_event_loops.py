@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import itertools
 import os
+import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ import pytest
 
 from dstack.probes.node.asyncio import event_loops
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, TaskLists
+from dstack.probes.node.cpython.layouts import BEHIND_MUTEXES, LAYOUTS, CPythonLayout, TaskLists
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from tests.unit.support.own_process import own_process
 
 NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS = 16, 8, 24, 32, 40
+OF_ENDED_THREADS = INTERPRETER_TASKS + BEHIND_MUTEXES[platform.machine()]
 LISTS = TaskLists(NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS)
 LAYOUT = replace(LAYOUTS[3, 14], task_lists=LISTS, future_state=NODE + 16)
 """A layout in which threads, the interpreter and tasks have ten words each."""
@@ -59,7 +61,7 @@ class World:
         self.interpreter, self.one, self.other, *self.tasks = range(
             start, start + ctypes.sizeof(self._words), 8 * WORDS
         )
-        for head in (self.one + THREAD_TASKS, self.other + THREAD_TASKS, self.interpreter + INTERPRETER_TASKS):
+        for head in (self.one + THREAD_TASKS, self.other + THREAD_TASKS, self.interpreter + OF_ENDED_THREADS):
             self.link(head)
 
     def put(self, address: int, value: int) -> None:
@@ -87,7 +89,7 @@ def test_the_lists_of_all_threads_and_of_those_that_have_ended_are_read() -> Non
     first, second, third, fourth, _ = world.tasks
     world.link(world.one + THREAD_TASKS, first, second)
     world.link(world.other + THREAD_TASKS, third)
-    world.link(world.interpreter + INTERPRETER_TASKS, fourth)
+    world.link(world.interpreter + OF_ENDED_THREADS, fourth)
 
     assert world.found() == [first, second, third, fourth]
 
