@@ -26,9 +26,8 @@ from dstack.model.diagnosis import Check
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.raylets import RAYLET
-from dstack.probes.node.ray_messages import text_of_file
+from dstack.probes.node.ray_messages import folder_of_module, text_of_file, version_of
 
-VERSION = re.compile(r'^version = "([^"]+)"', re.MULTILINE)
 DESCRIPTORS = re.compile(r"AddSerializedFile\((b'(?:[^'\\]|\\.)*')\)")
 OF_RAYLET = "core/src/ray/raylet/raylet"
 OF_WORKERS = "--python_worker_command="
@@ -94,7 +93,7 @@ def beside_checks(version: str, *, has_other_nodes: bool) -> list[Check]:
 
 def own_version() -> str | None:
     """The version of the Ray that dstack imports."""
-    return version_of(Path(ray_stubs.common_pb2.__file__).parents[2])
+    return version_of(folder_of_module(ray_stubs.common_pb2))
 
 
 def _beside(version: str) -> RunningRay | None:
@@ -113,12 +112,6 @@ def running_rays() -> Iterator[RunningRay]:
             workers = next((word for word in words if word.startswith(OF_WORKERS)), "")
             python = workers.removeprefix(OF_WORKERS).partition(" ")[0]
             yield RunningRay(folder, Path(f"/proc/{pid}/root{folder}"), python, proc.owner(pid))
-
-
-def version_of(folder: Path) -> str | None:
-    """The version of the Ray in a folder; None where it cannot be read."""
-    match = VERSION.search(text_of_file(folder / "_version.py") or "")
-    return match[1] if match else None
 
 
 class ClusterStubs:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from dstack.observed.node import Stage
 from dstack.probes.connection import ray_stubs
-from dstack.probes.node.ray_messages import NEW, Piece, Protocol, release_of_folder
+from dstack.probes.node.ray_messages import NEW, Piece, Protocol, folder_of_module, release_of_folder
 
 EVENTS: Stage = "task events"
 PIECES = (
@@ -202,4 +201,4 @@ def protocol(pieces: tuple[Piece, ...] = PIECES) -> Protocol:
     """The pieces in the Ray that dstack uses."""
     modules = ("common_pb2", "gcs_pb2", "gcs_service_pb2", "autoscaler_pb2", "reporter_pb2", "core_worker_pb2")
     common, *_ = (getattr(ray_stubs, name) for name in modules)
-    return Protocol(pieces, common.DESCRIPTOR.pool, release_of_folder(Path(common.__file__).parents[2]))
+    return Protocol(pieces, common.DESCRIPTOR.pool, release_of_folder(folder_of_module(common)))

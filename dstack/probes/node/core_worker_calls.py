@@ -29,7 +29,7 @@ from dstack.probes.node.core_worker_replies import (
     omission,
     timed_out,
 )
-from dstack.probes.node.ray_messages import REMEDY, Protocol, release_of_folder
+from dstack.probes.node.ray_messages import REMEDY, Protocol, folder_of_module, release_of_folder
 from dstack.probes.node.target_process import Problem
 from dstack.probes.node.wire import CoreWorker, NodeRequest, Questions
 
@@ -61,7 +61,7 @@ def load_modules(stubs: Callable[[], Any] | None = None) -> GrpcModules:
         raise CannotAsk(f"the Python module {error.name} is not installed there") from error
     except Exception as error:  # generated modules raise errors of protobuf, of several types
         raise CannotAsk(f"Ray's gRPC modules cannot be imported there: {type(error).__name__}: {error}") from error
-    protocol = Protocol(PIECES, common.DESCRIPTOR.pool, release_of_folder(Path(common.__file__).parents[2]))
+    protocol = Protocol(PIECES, common.DESCRIPTOR.pool, release_of_folder(folder_of_module(common)))
     if vital := next((lost for lost in protocol.lost if lost.is_vital), None):
         raise CannotAsk(vital.reason)
     return GrpcModules(grpc, common, core_worker, service, protocol)

@@ -237,10 +237,24 @@ def name_of(enum: Any, number: int | None) -> str:
     return str(enum.Name(number)) if number in enum.values() else str(number)
 
 
+VERSION = re.compile(r'^version = "([^"]+)"', re.MULTILINE)
+
+
+def version_of(folder: Path) -> str | None:
+    """The version of the Ray in a folder; None where it cannot be read."""
+    match = VERSION.search(text_of_file(folder / "_version.py") or "")
+    return match[1] if match else None
+
+
 def release_of_folder(folder: Path) -> Release:
     """The minor release of the Ray in a folder; (0, 0) where that cannot be read."""
-    match = re.search(r'^version = "(\d+)\.(\d+)', text_of_file(folder / "_version.py") or "", re.MULTILINE)
+    match = re.match(r"(\d+)\.(\d+)", version_of(folder) or "")
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def folder_of_module(module: Any) -> Path:
+    """The folder of the Ray that a generated module is of."""
+    return Path(module.__file__).parents[2]
 
 
 def text_of_file(path: Path) -> str | None:
