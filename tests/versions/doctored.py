@@ -20,13 +20,15 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 
+from dstack.probes.connection.cluster_ray import DESCRIPTORS
+from dstack.probes.node.ray_messages import version_of
+
 INSTALLED = Path(importlib.util.find_spec("ray").origin or "").parent  # type: ignore[union-attr]
 GENERATED = "core/generated"
 LIBRARY = "_raylet.so"
 BINARIES = (LIBRARY, "core/src/ray/gcs/gcs_server", "core/src/ray/raylet/raylet")
 """What has the version of Ray in its data."""
 NEW_VALUE = 77
-_SERIALIZED = re.compile(r"AddSerializedFile\((b'.*')\)\n")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Doctored:
         return changes
 
     def _binary(self, data: bytes) -> bytes:
-        installed = _installed_version()
+        installed = version_of(INSTALLED) or ""
         assert len(self.version or installed) == len(installed), "the data of a binary cannot become longer"
         return data.replace(installed.encode(), (self.version or installed).encode())
 
@@ -100,7 +102,7 @@ class Doctored:
     def _module(self, data: bytes) -> bytes:
         """A generated module; a service's methods are named in its stubs, too."""
         text = data.decode()
-        if found := _SERIALIZED.search(text):
+        if found := DESCRIPTORS.search(text):
             file = descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(found[1]))
             self.edit(file)
             return (text[: found.start(1)] + repr(file.SerializeToString()) + text[found.end(1) :]).encode()
@@ -144,7 +146,7 @@ def doctored_pool(doctored: Doctored) -> Any:
 def _descriptors() -> dict[str, bytes]:
     """The descriptors of all generated modules by the name of their file."""
     texts = (path.read_text(encoding="utf-8") for path in (INSTALLED / GENERATED).glob("*_pb2.py"))
-    data = (ast.literal_eval(found[1]) for text in texts if (found := _SERIALIZED.search(text)))
+    data = (ast.literal_eval(found[1]) for text in texts if (found := DESCRIPTORS.search(text)))
     return {descriptor_pb2.FileDescriptorProto.FromString(one).name: one for one in data}
 
 
@@ -208,9 +210,3 @@ def _renamed(text: str, function: str, names: Mapping[str, str]) -> str:
                 for old, new in names.items():
                     lines[at] = re.sub(rf"\b{old}\b", new, lines[at])
     return "".join(lines)
-
-
-def _installed_version() -> str:
-    found = re.search(r'^version = "(.+)"', (INSTALLED / "_version.py").read_text(encoding="utf-8"), re.MULTILINE)
-    assert found
-    return found[1]
