@@ -22,6 +22,33 @@ IN_STORE = 100 * 1024
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
+RayletCount = Literal[
+    "infeasible requests",
+    "waiting for resources",
+    "waiting for other nodes",
+    "waiting for workers",
+    "waiting for arguments",
+    "late registrations",
+    "starts over the limit",
+    "failed environments",
+    "pending starts",
+    "pending registrations",
+    "workers",
+    "idle workers",
+    "queued pulls",
+    "pulled bytes",
+    "pending restores",
+    "pending spills",
+    "bytes to spill",
+    "spilled bytes",
+    "pinned bytes",
+]
+"""What a raylet counts of its requests for workers, its worker processes and its objects.
+
+"late registrations", "starts over the limit" and "failed environments" are totals since it started, all others are of
+the moment. "starts over the limit" counts attempts to start a worker process while ``maximum_startup_concurrency``
+others were starting.
+"""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory", "task events", "Ray"]
 Cause = Literal[
     "timeout",
@@ -182,16 +209,18 @@ class EnvironmentSetup:
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class RayletReport:
-    """What a raylet has last written about its queue, by the clock of its host; it writes every 10 s.
+    """What a raylet has last written about its queues, by the clock of its host; it writes every 10 s.
 
     ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory for
-    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there.
+    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there. ``counts``
+    has what else it counts, without zeros.
     """
 
     node_id: str
     written_at: UnixTime
     waiting_for_memory: Natural = 0
     argument_bytes: Natural = 0
+    counts: dict[RayletCount, Natural] = field(default_factory=dict)
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

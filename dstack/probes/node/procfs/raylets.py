@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.observed.node import EnvironmentSetup, RayletReport
+from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.redaction import masked_command
@@ -36,11 +36,35 @@ ANY_JOB = "f" * 8
 MAX_BETWEEN = 3
 """The most programs between a raylet and a worker."""
 FOLDER, FILE = "--log_dir=", "debug_state.txt"
-MAX_BYTES = 1 << 16
-"""How much of the file is read: the queue is at its beginning."""
+MAX_BYTES = 1 << 20
+"""How much of the file is read: each worker has a line in it."""
 NODE = re.compile(r"^Node ID: ([0-9a-f]{56})$", re.MULTILINE)
 WAITING_FOR_MEMORY = re.compile(r"^num_waiting_for_plasma_memory: (\d{1,15})$", re.MULTILINE)
 ARGUMENT_BYTES = re.compile(r"^Total size of pinned (?:lease|task) arguments: (\d{1,18})$", re.MULTILINE)
+
+COUNTS: Mapping[str, RayletCount] = {
+    "Infeasible queue length": "infeasible requests",
+    "num_waiting_for_resource": "waiting for resources",
+    "num_waiting_for_remote_node_resources": "waiting for other nodes",
+    "num_tasks_waiting_for_workers": "waiting for workers",
+    "Waiting leases size": "waiting for arguments",
+    "num_worker_not_started_by_registration_timeout": "late registrations",
+    "process_failed_rate_limited": "starts over the limit",
+    "process_failed_runtime_env_setup_failed": "failed environments",
+    "num PYTHON pending start requests": "pending starts",
+    "num PYTHON pending registration requests": "pending registrations",
+    "num PYTHON workers": "workers",
+    "num idle workers": "idle workers",
+    "num objects queued": "queued pulls",
+    "num bytes being pulled (all)": "pulled bytes",
+    "num objects pending restore": "pending restores",
+    "num objects pending spill": "pending spills",
+    "num bytes pending spill": "bytes to spill",
+    "num bytes currently spilled": "spilled bytes",
+    "pinned objects size": "pinned bytes",
+}
+"""Lines of the file, seen on Ray 2.60."""
+COUNT = re.compile(rf"^(?:- )?({'|'.join(map(re.escape, COUNTS))}): (\d{{1,18}})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -131,6 +155,7 @@ def _report(node_id: str, path: str) -> RayletReport | None:
         written_at=written_at,
         waiting_for_memory=int(waiting[1]),
         argument_bytes=int(size[1]),
+        counts={COUNTS[name]: int(count) for name, count in COUNT.findall(text) if int(count)},
     )
 
 

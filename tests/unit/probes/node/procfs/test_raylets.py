@@ -200,7 +200,12 @@ REPORT = f"""NodeManager:
 Node ID: {NODE}
 num_waiting_for_resource: 0
 num_waiting_for_plasma_memory: 1
+num_tasks_waiting_for_workers: 2
 Total size of pinned lease arguments: 83886080
+WorkerPool:
+- process_failed_rate_limited: 231
+- num PYTHON pending start requests: 3
+- num idle workers: 0
 """
 
 
@@ -215,5 +220,6 @@ def test_the_report_of_a_raylet_is_read(tmp_path: Path) -> None:
         assert list(raylet_reports(raylets([NODE], proc.children()))) == []
 
     assert (report.node_id, report.waiting_for_memory, report.argument_bytes) == (NODE, 1, 80 * 2**20)
+    assert report.counts == {"waiting for workers": 2, "starts over the limit": 231, "pending starts": 3}
     assert report.written_at == pytest.approx((tmp_path / "debug_state.txt").stat().st_mtime, abs=60)
     assert older.argument_bytes == report.argument_bytes
