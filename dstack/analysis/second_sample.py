@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
+from itertools import chain, islice
 
 from dstack.analysis.evidence.polling_loops import is_retried
 from dstack.analysis.findings.kinds.stalled import StallCheck
@@ -18,11 +19,13 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.model.diagnosis import Vertex
 from dstack.model.reading_plan import LONGEST_WATCHED_S, OUTLASTING, ReadingPlan
-from dstack.model.snapshot import Snapshot, actor_of_task
+from dstack.model.snapshot import Actor, FailedTask, GoneWorker, Snapshot, Worker, actor_of_task
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.node import Cause
 from dstack.words import SHOWN, grouped
 
+MAX_LOGS, MAX_GONE = 10_000, 50
+"""The most processes whose logs are read, and how many of them have ended."""
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
 """Causes of failures that a second attempt a moment later does not change."""
 
@@ -65,7 +68,29 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         timeouts_s=tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait),
         waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
         has_waits=bool(reduced.stuck or reduced.chains),
+        logs_of=tuple(_with_logs(reduced, workers)),
     )
+
+
+def _with_logs(reduced: ReducedGraph, workers: Collection[str]) -> Iterator[Worker]:
+    """The workers whose logs may say why something waits: those in doubt, what all depends on, and who has ended."""
+    index = reduced.index
+    ends = (blocker.vertex for chain in reduced.chains for blocker in chain.blockers[:SHOWN])
+    blocking = (worker for key in ends for worker in _workers_of(reduced.vertices[key], index))
+    listed = (index.workers.get(worker_id) for worker_id in (*sorted(workers), *blocking))
+    found = {worker.worker_id: worker for worker in (*_gone(index.snapshot), *filter(None, listed))}
+    return islice(found.values(), MAX_LOGS)
+
+
+def _gone(snapshot: Snapshot) -> Iterator[Worker]:
+    """The processes that have ended: of dead actors, of failed tasks, and owners."""
+    dead = (actor for actor in snapshot.actors if actor.state == "DEAD")
+    ended: Iterator[Actor | FailedTask | GoneWorker] = chain(
+        islice(dead, MAX_GONE), islice(snapshot.failed_tasks, MAX_GONE), snapshot.gone_workers
+    )
+    for one in ended:
+        if one.worker_id and one.node_id and one.pid:
+            yield Worker(worker_id=one.worker_id, node_id=one.node_id, ip="", port=0, pid=one.pid)
 
 
 def _in_doubt(reduced: ReducedGraph, stalled: Set[Key]) -> list[Vertex]:

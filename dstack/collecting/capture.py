@@ -74,7 +74,7 @@ def take(
     deadline += _watch(probe, interest, left, terms.watch_s, note)
     left = deadline - time.monotonic()
     if (interest.has_second_sample or terms.watch_s is not None) and left > 0:
-        probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
+        probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start, logs_of=interest.logs_of)
     return probe.snapshot()
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dstack.model.snapshot import Worker
+
 LONGEST_WATCHED_S = 6.5
 """The longest time in which pollers are read again and again."""
 OUTLASTING = 1.25
@@ -20,7 +22,8 @@ class ReadingPlan:
     Something polls if it waits again after its timeout, so ``pollers`` are those whose timeouts may pass meanwhile.
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
     pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
-    for the start of a worker, ``has_waits`` that anything waits at all.
+    for the start of a worker, ``has_waits`` that anything waits at all. ``logs_of`` are the workers whose
+    logs may say why, also those that have ended.
     """
 
     workers: set[str]
@@ -30,6 +33,7 @@ class ReadingPlan:
     timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
     has_waits: bool = False
+    logs_of: tuple[Worker, ...] = ()
 
     @property
     def has_second_sample(self) -> bool:

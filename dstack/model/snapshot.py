@@ -11,7 +11,17 @@ import msgspec
 from msgspec import Struct
 
 from dstack.observed.calls import NEEDS, Holder, Int, Natural, Need, UnixTime
-from dstack.observed.node import IN_STORE, EnvironmentSetup, Failure, HostFigures, RayletReport, Ref, Task, TaskKind
+from dstack.observed.node import (
+    IN_STORE,
+    EnvironmentSetup,
+    Failure,
+    HostFigures,
+    LogTail,
+    RayletReport,
+    Ref,
+    Task,
+    TaskKind,
+)
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
@@ -383,6 +393,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, TcpEnd] = {}
     raylet_reports: tuple[RayletReport, ...] = ()
+    log_tails: tuple[LogTail, ...] = ()
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()

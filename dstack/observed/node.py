@@ -20,6 +20,9 @@ MAX_DISKS = 64
 IN_STORE = 100 * 1024
 """The size from which a value is in the object store, in bytes; Ray's default (2.46 to 2.60)."""
 
+MAX_LOG_LINES = 32
+"""The most lines that are kept of one log."""
+
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
 RayletCount = Literal[
@@ -237,6 +240,72 @@ class StartingWorker:
     job_id: str | None = None
 
 
+LogStream = Literal["stdout", "stderr", "core worker", "raylet", "agent", "GCS", "environment"]
+LogKind = Literal[
+    "plain",
+    "warning",
+    "error",
+    "exception",
+    "thread exception",
+    "asyncio exception",
+    "exit exception",
+    "fatal error",
+    "out of memory",
+    "CUDA",
+    "NCCL",
+    "UCX",
+    "disk full",
+    "no descriptors",
+    "name resolution",
+    "refused connection",
+    "lost connection",
+    "no answer",
+    "rate limit",
+    "no access",
+    "worker start",
+    "object store",
+]
+"""What a line of a log is known to say; "plain" says nothing known."""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a log, or a traceback in one line, without secrets.
+
+    ``at`` is the time that the line states, None if it states none. ``count`` is how often the text repeats, but for
+    numbers, in the part that was read, from ``first_at`` to ``at``. The file and line are those of a traceback's
+    innermost frame outside of installed packages. ``lines_after`` counts the lines of the file that follow it.
+    """
+
+    text: Annotated[str, Meta(max_length=1_000)]
+    kind: LogKind = "plain"
+    at: UnixTime | None = None
+    count: Natural = 1
+    first_at: UnixTime | None = None
+    file: Annotated[str, Meta(max_length=4096)] | None = None
+    line: Int | None = None
+    lines_after: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of a file that a process writes its output to: its last lines, and those of a known kind before them.
+
+    ``worker_id`` is that of the worker or driver, also for its child process with this ``pid``; None for a log of the
+    node ``node_id``. ``written_at`` is when the file last changed, by the clock of its host. ``is_cut`` says that the
+    file has more than what was read.
+    """
+
+    path: Annotated[str, Meta(max_length=4096)]
+    stream: LogStream
+    written_at: UnixTime
+    lines: Annotated[tuple[LogLine, ...], Meta(max_length=MAX_LOG_LINES)] = ()
+    worker_id: str | None = None
+    node_id: str | None = None
+    pid: Int | None = None
+    is_cut: bool = False
+
+
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
@@ -260,8 +329,9 @@ class NodeAnswer:
     ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
     the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
     are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
-    name, ``raylets`` the last reports of its raylets. ``cannot_ask`` is the reason if the probe can ask no core worker,
-    as without grpc: then the caller asks. ``unchanged`` are the workers whose process the caller has as it is now.
+    name, ``raylets`` the last reports of its raylets. ``log_tails`` are only there if they were asked for.
+    ``cannot_ask`` is the reason if the probe can ask no core worker, as without grpc: then the caller asks.
+    ``unchanged`` are the workers whose process the caller has as it is now.
     """
 
     clock: tuple[UnixTime, UnixTime]
@@ -276,6 +346,7 @@ class NodeAnswer:
     tcp_ends: dict[str, tuple[Holder, ...]] = field(default_factory=dict)
     starting: tuple[StartingWorker, ...] = ()
     raylets: tuple[RayletReport, ...] = ()
+    log_tails: tuple[LogTail, ...] = ()
     cannot_ask: str | None = None
     unchanged: tuple[str, ...] = ()
 

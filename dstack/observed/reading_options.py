@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -10,13 +11,15 @@ class ReadingOptions:
     """How the user wants processes to be read.
 
     ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
-    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
+    running targets for exact stacks of running threads. ``logs`` says of which processes the ends of logs are read: of
+    those that findings concern, of all, or of none. Without ``native`` or ``pause`` no process is paused, traced or
     signalled.
     """
 
     native: bool = False
     locals: bool = False
     pause: bool = False
+    logs: Literal["concerned", "all", "none"] = "concerned"
 
     @property
     def pauses(self) -> bool:

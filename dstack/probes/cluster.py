@@ -59,6 +59,7 @@ class ClusterProbe:
     def __init__(self, session: ProbeSession, address: str | None, options: ReadingOptions, progress: Progress) -> None:
         self._observed = Observations()
         self._pauses = options.pauses
+        self._logs = options.logs
         self._progress = progress
         progress("connecting")
         self.cluster: Cluster = session.connect(address)
@@ -79,14 +80,22 @@ class ClusterProbe:
             self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
         extras = Extras(children=True, starting=True, finished_spans=self._observed.history is not None)
-        self._sample(self._inventory, wanted, budget, extras)
+        logs_of = self._inventory.workers if self._logs == "all" else ()
+        self._sample(self._inventory, wanted, budget, extras, logs_of)
 
-    def take_second_sample(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
+    def take_second_sample(
+        self,
+        worker_ids: Iterable[str],
+        deadline_s: float,
+        *,
+        with_setups: bool = False,
+        logs_of: Sequence[Worker] = (),
+    ) -> None:
         """Sample 2, after sample 1 has ended everywhere: the state of all, the processes of these and of new workers.
 
-        ``with_setups`` also finds the runtime environments that are being installed, and looks for workers that are
-        starting on nodes without others. If the control plane has ended meanwhile, the snapshot gets a failure instead
-        of a second sample.
+        ``with_setups`` also finds the runtime environments that are being installed, looks for workers that are
+        starting on nodes without others, and reads the logs of raylets. ``logs_of`` are workers whose logs it reads.
+        If the control plane has ended meanwhile, the snapshot gets a failure instead of a second sample.
         """
         budget = Budget.of(2, deadline_s)
         known = {worker.worker_id for worker in self._inventory.workers}
@@ -101,11 +110,12 @@ class ClusterProbe:
             reach=True,
             setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
             tcp_ends=tuple(islice(ends_elsewhere(self._observed.samples), MAX_TCP_ENDS)),
+            logs_of_nodes=with_setups,
         )
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
         self._inventory.workers = (*self._inventory.workers, *new)
-        self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget, extras)
+        self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget, extras, logs_of)
 
     def read_quickly(self, worker_ids: Iterable[str], deadline_s: float) -> None:
         """A partial sample between the two: the processes of some workers, and their unfinished tasks.
@@ -175,7 +185,14 @@ class ClusterProbe:
 
     # The steps of a sample
 
-    def _sample(self, inventory: Inventory, wanted: set[str], budget: Budget, extras: Extras) -> None:
+    def _sample(
+        self,
+        inventory: Inventory,
+        wanted: set[str],
+        budget: Budget,
+        extras: Extras,
+        logs_of: Sequence[Worker] = (),
+    ) -> None:
         """Asks all core workers of the inventory, and reads the wanted processes meanwhile."""
         self._liveness.note_listed(inventory)
         workers = self._liveness.to_ask(inventory.workers)
@@ -184,7 +201,9 @@ class ClusterProbe:
         found = MergedAnswers(
             self._observed, workers, budget.sample, lambda some: self._own_of(some, budget), inventory
         )
-        self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
+        self._note(
+            self._readers.read(Wanted(workers, to_read, logs_of), how, self._inventory, budget, extras, found.add)
+        )
         self._take_over(found)
         answers = found.replies
         answers |= self._ask_others(found, workers, budget)

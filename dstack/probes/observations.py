@@ -36,6 +36,7 @@ from dstack.observed.node import (
     EnvironmentSetup,
     Failure,
     HostFigures,
+    LogTail,
     NodeAnswer,
     RayletReport,
     Ref,
@@ -200,6 +201,7 @@ class Observations:
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
     raylets: dict[str, RayletReport] = field(default_factory=dict)
+    log_tails: dict[tuple[str, int | None, str], LogTail] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
@@ -224,6 +226,11 @@ class Observations:
         """Adds the installations that a node's probe has found; probes of one host may find the same."""
         for setup in answer.setups:
             self.setups[setup.node_id, setup.pid] = setup
+
+    def add_log_tails(self, reading: Reading) -> None:
+        """Adds the logs that a node's probe has read, in place of those that it has read before."""
+        for tail in reading.answer.log_tails:
+            self.log_tails[tail.node_id or tail.worker_id or "", tail.pid, tail.path] = tail
 
     def add_tcp_ends(self, reading: Reading) -> None:
         """Adds the holders of TCP sockets that a node's probe has found."""
@@ -295,6 +302,7 @@ class Observations:
             environment_setups=tuple(self.setups.values()),
             tcp_ends=self.tcp_ends,
             raylet_reports=tuple(self.raylets.values()),
+            log_tails=tuple(self.log_tails.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *filter(None, [lack])], inventory.workers),
             notes=(*cluster.notes, *self.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
@@ -401,6 +409,7 @@ class MergedAnswers:
         )
         self._observed.add_setups(answer)
         self._observed.add_tcp_ends(reading)
+        self._observed.add_log_tails(reading)
         self._observed.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
         self.replies.update(replies)
         self.processes.update(processes)

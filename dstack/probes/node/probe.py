@@ -12,10 +12,11 @@ from typing import Any
 
 import psutil
 
-from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
+from dstack.observed.node import Cause, Failure, LogTail, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
 from dstack.probes.node.kept_reading import are_alike
+from dstack.probes.node.log_tails import LogFiles
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues
@@ -26,6 +27,7 @@ from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.raylets import (
     WorkerProcess,
     environment_setups,
+    log_folders,
     raylet_reports,
     raylets,
     unlisted_workers,
@@ -35,7 +37,7 @@ from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, ProcessReading, TargetProcess
-from dstack.probes.node.wire import NodeRequest, ReadTarget, RecordOptions, SampleOptions
+from dstack.probes.node.wire import LogRequest, NodeRequest, ReadTarget, RecordOptions, SampleOptions
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -121,8 +123,25 @@ class NodeProbe:
             answer = self.sample(targets, options, others)
         else:
             answer = NodeAnswer(clock=(time.time(), time.time()))
+        if logs := request.get("logs"):
+            answer = replace(answer, log_tails=self._log_tails(logs, request["nodes"], options))
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
+
+    def _log_tails(self, wanted: LogRequest, node_ids: Collection[str], options: SampleOptions) -> tuple[LogTail, ...]:
+        """The ends of the logs of workers: of a process that is the expected one by its output, else by its id."""
+        families = Families()
+        files = LogFiles(log_folders(raylets(node_ids, families.started)), time.monotonic() + options["deadline_s"])
+        owners = PortOwners()
+        for one in wanted["workers"]:
+            process = TargetProcess(one["process"], families, KernelTables(tuple))
+            if self._identified([process], owners):
+                files.read_worker(process.worker_id, process.pid, families.below(process.pid))
+            else:
+                files.read_gone(one["node_id"], process.worker_id, process.pid)
+        for node_id in node_ids if wanted["of_nodes"] else ():
+            files.read_node(node_id)
+        return tuple(files.tails)
 
     def _round(self, request: NodeRequest) -> NodeAnswer:
         """A round of a profile: it asks the owners and new workers, and at once each worker whose process has changed.

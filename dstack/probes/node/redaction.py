@@ -25,6 +25,13 @@ _OPTION = re.compile(
     rf"((?<!\S)-[\w-]*(?:{_NAME.pattern})[\w-]*[=\s]\s*|\b\w*(?:{_NAME.pattern})\w*=)(\"[^\"]*\"|'[^']*'|\S+)",
     re.IGNORECASE,
 )
+_IN_LOG = re.compile(
+    rf"(\w*(?:{_CERTAIN})\w*(?<!error)(?<!exception)(?<!warning)(?<!tokens)[\"']?\s*(?:[:=]|\bis\b)\s*"
+    r"(?:bearer\s+|basic\s+)?|\bbearer\s+)"
+    r"(\"[^\"]*\"?|'[^']*'?|[^\s,;&}]+)",
+    re.IGNORECASE,
+)
+"""A secret's name and its value in a line of a log, but no ``TokenError: text`` or ``tokens: 512``."""
 _LITERAL = re.compile(
     rf"(\w*(?:{_CERTAIN})\w*[\"']?\]?\s*(?::\s*[\w.\[\]| ]+)?[:=]\s*[rbuf]{{0,2}})(\"[^\"]*|'[^']*)", re.IGNORECASE
 )
@@ -43,6 +50,11 @@ def masked_local(name: str, text: str) -> str:
 def masked_command(text: str) -> str:
     """The beginning of a command line, without the values of options and variables that hold secrets."""
     return _OPTION.sub(rf"\1{MASK}", _IN_URL.sub(f"://{MASK}@", text[:LONGEST_COMMAND]))
+
+
+def masked_log_line(text: str) -> str:
+    """A line of a log without the values that follow names of secrets, and without credentials in URLs."""
+    return _IN_LOG.sub(rf"\1{MASK}", masked_command(text))
 
 
 def masked_source(line: str) -> str:

@@ -102,7 +102,23 @@ class Questions(TypedDict):
     with_refs: bool
 
 
-class NodeRequest(TypedDict):
+@final
+class LogTarget(TypedDict):
+    """A worker or driver with logs, which may have ended, and the id of its node."""
+
+    process: ReadTarget
+    node_id: str
+
+
+@final
+class LogRequest(TypedDict):
+    """The workers of which the ends of logs are read, and whether those of the nodes' raylets and agents are, too."""
+
+    workers: list[LogTarget]
+    of_nodes: bool
+
+
+class _NodeRequest(TypedDict):
     """One sample of a node: the core workers to ask, and the processes to read meanwhile.
 
     ``is_first`` says that a snapshot begins with it: figures are measured from here on. ``nodes`` are the ids of the
@@ -115,6 +131,12 @@ class NodeRequest(TypedDict):
     questions: Questions
     targets: list[ReadTarget]
     options: SampleOptions
+
+
+class NodeRequest(_NodeRequest, total=False):
+    """One sample of a node, perhaps with ``logs``."""
+
+    logs: LogRequest
 
 
 class RecordOptions(TypedDict):

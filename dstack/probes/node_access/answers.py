@@ -94,11 +94,15 @@ def _decoded(text: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
         raise MalformedAnswer from error
 
 
-class NodeParts(TypedDict):
-    """What a request has of its own for each node: see :class:`dstack.probes.node.wire.NodeRequest`."""
-
+class _NodeParts(TypedDict):
     workers: list[wire.CoreWorker]
     targets: list[wire.ReadTarget]
+
+
+class NodeParts(_NodeParts, total=False):
+    """What a request has of its own for each node: see :class:`dstack.probes.node.wire.NodeRequest`."""
+
+    logs: wire.LogRequest
 
 
 class SampleRequest(NamedTuple):

@@ -17,9 +17,9 @@ from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
+from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, NodeParts, validated
 from dstack.probes.node_access.remote_probes import RemoteProbes
-from dstack.probes.node_access.targets import own_addresses, targets, with_environment
+from dstack.probes.node_access.targets import log_targets, own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.workers import Liveness, core_workers
 from dstack.words import grouped, plural
@@ -130,7 +130,8 @@ class Extras:
 
     ``children`` reads child processes, ``starting`` the worker processes that are starting. ``reach`` finds references
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
-    being installed, and on all nodes the holders of ``tcp_ends``. ``finished_spans`` reads those of ``dstack.span``.
+    being installed, and on all nodes the holders of ``tcp_ends``. ``logs_of_nodes`` reads the
+    ends of the logs of raylets and agents, ``finished_spans`` the spans of ``dstack.span`` that have ended.
     ``kept`` and ``owners`` are those of a round of a profile, see :class:`dstack.probes.node.wire.SampleOptions`.
     """
 
@@ -140,29 +141,30 @@ class Extras:
     finished_spans: bool = False
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
+    logs_of_nodes: bool = False
     kept: Sequence[str] | None = None
     owners: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The workers to ask for their tasks, and those whose processes to read."""
+    """The workers to ask for their tasks, those whose processes to read, and those whose logs to read."""
 
     to_ask: Sequence[Worker] = ()
     to_read: Sequence[Worker] = ()
+    to_log: Sequence[Worker] = ()
 
     def by_node(self, others: Iterable[str] = ()) -> dict[str, Wanted]:
         """What is wanted of each node, also of ``others``."""
-        asked, read = _by_node(self.to_ask), _by_node(self.to_read)
-        nodes = dict.fromkeys((*asked, *read, *others))
-        return {node: Wanted(asked.get(node, ()), read.get(node, ())) for node in nodes}
+        asked, read, logged = map(_by_node, (self.to_ask, self.to_read, self.to_log))
+        nodes = dict.fromkeys((*asked, *read, *logged, *others))
+        return {node: Wanted(*(part.get(node, ()) for part in (asked, read, logged))) for node in nodes}
 
     @staticmethod
     def sum(parts: Iterable[Wanted]) -> Wanted:
         """All of these together."""
-        parts = list(parts)
-        asked, read = ([*chain.from_iterable(one)] for one in zip(*((p.to_ask, p.to_read) for p in parts), strict=True))
-        return Wanted(asked, read)
+        columns = zip(*((one.to_ask, one.to_read, one.to_log) for one in parts), strict=True)
+        return Wanted(*([*chain.from_iterable(column)] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +236,13 @@ class NodeReaders:
     def _local_answer(
         self, nodes: list[str], wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
     ) -> NodeAnswer | NodeFailure:
+        parts = self._parts(wanted, extras)
         request: wire.NodeRequest = {
+            **parts,
             "is_first": budget.sample == 1,
             "nodes": nodes,
-            "workers": core_workers(wanted.to_ask),
             "questions": how,
-            "targets": [with_environment(target) for target in targets(wanted.to_read)],
+            "targets": list(map(with_environment, parts["targets"])),
             "options": self._wire_options(budget, extras),
         }
         reader = self._session.local
@@ -267,10 +270,7 @@ class NodeReaders:
             return failures
         began, asked_at = time.monotonic(), time.time()
         results = self._session.remote(inventory).sample(
-            {
-                node: {"workers": core_workers(its.to_ask), "targets": targets(its.to_read)}
-                for node, its in by_node.items()
-            },
+            {node: self._parts(its, extras) for node, its in by_node.items()},
             how,
             self._wire_options(budget, extras),
             {node: address for node, address in inventory.raylets.items() if node in by_node},
@@ -308,6 +308,12 @@ class NodeReaders:
         if why.cause == "unreachable":
             self._liveness.unreachable.add(node_id)
         return node_failure(node_id, why, budget.sample, elapsed_s)
+
+    def _parts(self, wanted: Wanted, extras: Extras) -> NodeParts:
+        parts: NodeParts = {"workers": core_workers(wanted.to_ask), "targets": targets(wanted.to_read)}
+        if self._options.logs != "none" and (wanted.to_log or extras.logs_of_nodes):
+            parts["logs"] = {"workers": log_targets(wanted.to_log), "of_nodes": extras.logs_of_nodes}
+        return parts
 
     def _wire_options(self, budget: Budget, extras: Extras) -> wire.SampleOptions:
         options: wire.SampleOptions = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
@@ -51,6 +51,11 @@ class MappedFile:
 def targets(workers: Iterable[Worker]) -> list[wire.ReadTarget]:
     """The workers as targets of :class:`dstack.probes.node.probe.NodeProbe`."""
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
+
+
+def log_targets(workers: Sequence[Worker]) -> list[wire.LogTarget]:
+    """The workers as processes with logs."""
+    return [{"process": target, "node_id": w.node_id} for w, target in zip(workers, targets(workers), strict=True)]
 
 
 def with_environment(target: wire.ReadTarget) -> wire.ReadTarget:

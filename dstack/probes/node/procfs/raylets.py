@@ -134,10 +134,15 @@ def raylet_reports(raylets: Iterable[tuple[str, int]]) -> Iterator[RayletReport]
     It is in ``debug_state.txt`` of a raylet's folder for logs, every 10 s, and in no reply of a raylet or of the GCS.
     Raylets of one host that share a session share the file; then it is that of the last writer, which names its node.
     """
-    for node_id, raylet in raylets:
-        folder = next((one for one in proc.ray_options(raylet) if one.startswith(FOLDER)), FOLDER)[len(FOLDER) :]
-        if folder and (report := _report(node_id, os.path.join(folder, FILE))):
+    for node_id, folder in log_folders(raylets).items():
+        if report := _report(node_id, os.path.join(folder, FILE)):
             yield report
+
+
+def log_folders(raylets: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """The folders of these raylets' logs, as their command lines name them, by the ids of their nodes."""
+    options = ((node_id, option) for node_id, raylet in raylets for option in proc.ray_options(raylet))
+    return {node_id: option[len(FOLDER) :] for node_id, option in options if option.startswith(FOLDER)}
 
 
 def _report(node_id: str, path: str) -> RayletReport | None:
