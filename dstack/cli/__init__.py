@@ -19,7 +19,7 @@ from dstack.cli.profile import profile
 from dstack.cli.record import record
 from dstack.cli.report import report
 from dstack.cli.snapshots import check, doctor, show, snapshot
-from dstack.cli.stacks import stacks
+from dstack.cli.stacks import logs, stacks
 from dstack.errors import DstackError, as_dstack_error
 from dstack.processes.signals import end
 from dstack.version import __version__
@@ -109,6 +109,7 @@ for command in (
     demo,
     doctor,
     graph,
+    logs,
     mcp,
     record,
     profile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -46,6 +46,7 @@ native_option = click.option(
     is_flag=True,
     help="Include C and C++ frames, and stacks of Java and C++. Pauses each process for 0.1 s or more.",
 )
+no_logs_option = click.option("--no-logs", is_flag=True, help="Read no logs of the processes that findings concern.")
 for_option = click.option(
     "--for",
     "watch_s",
@@ -67,6 +68,11 @@ nodes_settle_option = click.option(
     metavar="SECONDS",
     help="What no node has is a hang once no node has joined or left for this long; five times that if one had it.",
 )
+
+
+def logs_to_read(no_logs: bool) -> Literal["concerned", "none"]:
+    """What ``--no-logs`` says."""
+    return "none" if no_logs else "concerned"
 
 
 def take_snapshot(address: str | None, terms: Terms) -> Snapshot:

@@ -46,6 +46,7 @@ LIMITED = 1
 @inputs.native_option
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
 @inputs.pause_option
+@inputs.no_logs_option
 @inputs.for_option
 @click.option(
     "--history/--no-history",
@@ -63,6 +64,7 @@ def snapshot(
     native: bool,
     with_locals: bool,
     pause: bool,
+    no_logs: bool,
     watch_s: float | None,
     history: bool | None,
     timeout_s: float,
@@ -77,7 +79,7 @@ def snapshot(
     from dstack.observed.reading_options import ReadingOptions
 
     kept = WHOLE_HISTORY if history else SAVED_HISTORY if output and history is None else 0
-    options = ReadingOptions(native=native, locals=with_locals, pause=pause)
+    options = ReadingOptions(native=native, locals=with_locals, pause=pause, logs=inputs.logs_to_read(no_logs))
     taken = inputs.take_snapshot(address, Terms(timeout_s, options, watch_s, kept))
     try:
         if output:
@@ -100,6 +102,7 @@ def snapshot(
 @inputs.job_option
 @inputs.native_option
 @inputs.pause_option
+@inputs.no_logs_option
 @inputs.for_option
 @click.option(
     "--fail-on",
@@ -123,6 +126,7 @@ def check(
     job: str | None,
     native: bool,
     pause: bool,
+    no_logs: bool,
     watch_s: float | None,
     fail_on: FailOn,
     nodes_settle_s: float,
@@ -164,7 +168,7 @@ def check(
         from dstack.observed.reading_options import ReadingOptions
 
         explain = partial(explained, job=job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
-        terms = Terms(timeout_s, ReadingOptions(native=native, pause=pause), watch_s)
+        terms = Terms(timeout_s, ReadingOptions(native=native, pause=pause, logs=inputs.logs_to_read(no_logs)), watch_s)
         diagnosis = print_analysed(inputs.take_analysed(explain, address, terms), form, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)

@@ -1,4 +1,4 @@
-"""The command ``stacks``: all stacks of a cluster, merged or process by process."""
+"""The commands ``stacks`` and ``logs``: what processes do, and what they printed last."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import click
 
 from dstack.cli import inputs
 from dstack.errors import UsageError
-from dstack.words import visible
+from dstack.words import plural, visible
 
 if TYPE_CHECKING:
     from dstack.analysis.views.all_stacks import By, ChosenStacks
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.observed.node import LogTail
 
 StacksFormat = Literal["text", "folded", "speedscope", "json"]
 NEXT: dict[StacksFormat, str] = {
@@ -19,6 +21,8 @@ NEXT: dict[StacksFormat, str] = {
     "speedscope": "Open it at https://www.speedscope.app",
 }
 """What to do with a file of some formats."""
+NO_FINDING = "Show the findings with: dstack check"
+NO_LOG = "Output to a terminal or a pipe is kept nowhere; a saved snapshot has only the logs of its findings."
 
 
 @click.command()
@@ -119,3 +123,62 @@ def _print_text(chosen: ChosenStacks, by: By) -> None:
     from dstack.report.stacks_text import print_all_stacks
 
     print_text(console_text(lambda console: print_all_stacks(console, chosen, by)))
+
+
+@click.command()
+@click.argument("who", required=False, default="")
+@click.option("--finding", type=click.IntRange(min=1), metavar="N", help="Of the processes of finding N of the report.")
+@click.option(
+    "--file", type=click.Path(), metavar="FILE", help="From a saved snapshot, which has those of its findings."
+)
+@inputs.address_option
+@inputs.timeout_option
+def logs(who: str, finding: int | None, file: str | None, address: str | None, timeout_s: float) -> None:
+    """Print the last lines of logs: of the processes with the words WHO, or of a finding.
+
+    WHO are words of an actor, call, function, file, process ("pid 7"), node ("node 10.0.0.1") or rank (rank:3). Of each
+    log there are the last lines, and before them those that say something known; secrets are masked.
+    """
+    from dstack.cli.output import console_text, print_text
+
+    if bool(who) == bool(finding):
+        raise UsageError("Give either WHO or --finding N.", 'For example: dstack logs "pid 7"')
+    if file and address:
+        raise UsageError("--file cannot be combined with --address.", "Leave out one of them.")
+    if file:
+        snapshot = inputs.load_snapshot(file)
+    else:
+        from dstack.collecting.collector import Terms
+        from dstack.observed.reading_options import ReadingOptions
+
+        options = ReadingOptions(logs="all" if who else "concerned")
+        snapshot = inputs.take_snapshot(address, Terms(timeout_s, options))
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.report.logs_text import log_rows
+    from dstack.report.rich_text import print_rows
+
+    analysed = AnalysedSnapshot.of(snapshot)
+    tails = _tails(analysed, who, finding)
+    print_text(console_text(lambda console: print_rows(console, log_rows(analysed, tails))))
+
+
+def _tails(analysed: AnalysedSnapshot, who: str, finding: int | None) -> list[LogTail]:
+    """Raises :class:`UsageError` if there is no such finding, no such process, or no log of it."""
+    from dstack.analysis.stacks.stack_tree import TextFilter
+    from dstack.report.logs_text import tails_of_finding, tails_of_workers
+
+    if finding is not None:
+        findings = analysed.diagnosis.findings
+        if finding > len(findings):
+            raise UsageError(f"The report has {plural(len(findings), 'finding')}, so no finding {finding}.", NO_FINDING)
+        tails = tails_of_finding(analysed, findings[finding - 1])
+    else:
+        workers = analysed.stacks.found(TextFilter(who))
+        if not workers:
+            raise UsageError(
+                f"No worker or driver has the words {who!r}.", "List them with: dstack stacks --by process"
+            )
+        tails = tails_of_workers(analysed, workers)
+    if not tails:
+        raise UsageError("These processes have written no log that can be read.", NO_LOG)
+    return tails

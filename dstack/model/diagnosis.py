@@ -16,7 +16,7 @@ from dstack.model.vertex_facts import Assumption, Never, Reason, Subject
 from dstack.model.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 from dstack.observed.call_site import Site
 from dstack.observed.calls import Call, CallKind, End, GroupCall, KernelObjects, Timer
-from dstack.observed.node import Failure
+from dstack.observed.node import Failure, LogKind, LogStream
 from dstack.observed.processes import Access, LoopBody
 
 Exactness = Literal["exact", "inferred"]
@@ -365,6 +365,35 @@ class FailedBefore(Model, frozen=True):
     count: int = 1
 
 
+class LastWords(Model, frozen=True):
+    """A line that a process printed, or a traceback in one line, which may say why something waits.
+
+    ``name`` is that of the process. ``at`` is when it was printed, by dstack's clock, ``before_s`` how long before the
+    wait began; None if unknown. ``count`` is how often the text repeats, but for numbers, within ``over_s`` if that is
+    known; ``others`` counts the processes that printed the same. The file and line are those of a traceback. With
+    ``silent_before_s``, it is the last line of the process that fell silent so long before ``others`` of its kind.
+    ``place`` orders processes by how near to the cause they are.
+    """
+
+    name: str
+    text: str
+    kind: LogKind
+    stream: LogStream
+    path: str
+    worker_id: str | None = None
+    pid: int | None = None
+    at: float | None = None
+    before_s: float | None = None
+    count: int = 1
+    over_s: float | None = None
+    is_last: bool = False
+    file: str | None = None
+    line: int | None = None
+    others: int = 0
+    silent_before_s: float | None = None
+    place: int = 0
+
+
 MOMENT_S = 3.0
 """Ray's task events are up to a second late: a task that ended so long ago ended a moment ago."""
 
@@ -415,19 +444,19 @@ class Advice(Model, frozen=True):
 class Finding(Model, frozen=True):
     """One conclusion about the waits of the cluster.
 
-    ``members`` are vertex keys: the deadlocked set, with its shortest cycle first and in order, or the waits of an open
-    chain. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are the
-    vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` includes its helpers.
+    ``members`` are vertex keys: the deadlocked set, with its shortest cycle first and in order, or the waits of an
+    open chain. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are
+    the vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` includes its helpers.
     ``polled_by`` are waits with a timeout for any of these: they proceed, without a result. ``waiters_total`` is the
     number of waits outside of the finding that depend on it, ``waiters_direct`` of those that depend on a member
     directly. For an open chain they count all its waits, and the direct ones for its ends. ``jobs`` are the jobs that
-    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration of
-    all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
-    assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain its
-    waits. ``advice`` is None where nothing is to be done. ``doubt`` says why a finding is likely but not proven, as a
-    clause. ``explanation`` has a sentence for each member, ``diagram`` is the short form; of waits that may end,
-    ``brief`` is a sentence for each final blocker, and ``is_slow`` says that the first one takes longer than usual, or
-    that nothing moves.
+    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration
+    of all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
+    assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain
+    its waits, ``last_words`` what its processes printed. ``advice`` is None where nothing is to be done. ``doubt``
+    says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each member,
+    ``diagram`` is the short form; of waits that may end, ``brief`` is a sentence for each final blocker, and
+    ``is_slow`` says that the first one takes longer than usual, or that nothing moves.
     """
 
     kind: FindingKind
@@ -450,6 +479,7 @@ class Finding(Model, frozen=True):
     doubt: str = ""
     progress: Progress | None = None
     failed_before: tuple[FailedBefore, ...] = ()
+    last_words: tuple[LastWords, ...] = ()
     explanation: tuple[Step, ...] = ()
     diagram: Diagram = Diagram()
     brief: tuple[Step, ...] = ()

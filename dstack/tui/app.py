@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -16,7 +18,7 @@ from textual.widgets import Static
 
 from dstack.errors import DstackError
 from dstack.model.vertex_keys import Key
-from dstack.report.rich_text import SafeText
+from dstack.report.rich_text import Row, SafeText, lines_of
 from dstack.tui.output_app import OutputApp
 from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
 from dstack.tui.snapshot_sources import (
@@ -61,6 +63,8 @@ PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
 """So many snapshots of a running cluster are kept, with so many workers together, but at least two; of files all."""
 TICK_S = 1.0
+DIALOG_WIDTH, DIALOG_EDGE = 94, 8
+"""The most columns of the text of a dialog, and those beside it; as in the style sheet."""
 MASK_S = 0.02
 """How long a switch between views is hidden at most; Textual's own 0.05 s are half of the time of such a key."""
 
@@ -89,25 +93,28 @@ def palette_commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemComma
             yield SystemCommand(binding.description, active.tooltip, run)
 
 
-class Help(ModalScreen[None]):
-    """The purpose of the view, and its enabled keys."""
+class Dialog(ModalScreen[None]):
+    """A text above the view, until it is closed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close", id="help.close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,l", "dismiss", "Close", id="help.close"),
+        Binding("j", "scroll(1)", "Down", show=False, id="help.down"),
+        Binding("k", "scroll(-1)", "Up", show=False, id="help.up"),
+    ]
 
-    def __init__(self, title: str, text: str, keys: list[tuple[str, str, str]]) -> None:
+    def __init__(self, title: str, *parts: Text | Table) -> None:
         super().__init__()
         self._title = title
-        self._text = text
-        self._keys = keys
+        self._parts = parts
 
     def compose(self) -> ComposeResult:
-        table = Table.grid(padding=(0, 2))
-        for key, label, tooltip in self._keys:
-            table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = self._title
-            yield Static(SafeText(self._text))
-            yield Static(table, classes="keys")
+            for at, part in enumerate(self._parts):
+                yield Static(part, classes="next" if at else None)
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 
 class DstackApp(OutputApp):
@@ -362,8 +369,16 @@ class DstackApp(OutputApp):
         super().notify(visible_lines(message), **{**options, "markup": False})
 
     def action_help(self) -> None:
-        text = " ".join((type(self.screen).__doc__ or "").split())
-        self.push_screen(Help(f"dstack: {self.current_mode}", text, help_keys(self)))
+        table = Table.grid(padding=(0, 2))
+        for key, label, tooltip in help_keys(self):
+            table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
+        text = SafeText(" ".join((type(self.screen).__doc__ or "").split()))
+        self.push_screen(Dialog(f"dstack: {self.current_mode}", text, table))
+
+    def show_text(self, title: str, rows: Sequence[Row]) -> None:
+        """Show a text above the view, until it is closed."""
+        lines = lines_of(Console(width=min(DIALOG_WIDTH, self.size.width * 4 // 5 - DIALOG_EDGE)), rows)
+        self.push_screen(Dialog(title, Text("\n").join(lines)))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Textual's commands, one for each key, and the choices of the view."""

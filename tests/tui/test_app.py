@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.files.snapshot_file import load
-from dstack.tui.app import VIEWS, DstackApp, Help
+from dstack.tui.app import VIEWS, Dialog, DstackApp
 from dstack.tui.output_app import AskPath
 from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.base import View
@@ -250,7 +250,7 @@ def test_help_names_the_keys_and_every_key_is_in_the_command_palette() -> None:
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
             commands = {command.title for command in app.get_system_commands(app.screen)}
             await pilot.press("question_mark")
-            assert isinstance(app.screen, Help)
+            assert isinstance(app.screen, Dialog)
             text = screen_text(app)
             await pilot.press("escape")
 

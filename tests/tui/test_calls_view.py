@@ -108,7 +108,7 @@ def test_methods_unfold_below_a_class(pipeline: Snapshot) -> None:
         await go_to_line(view, pilot, "→ Store")
         await pilot.press("enter")
         assert shown(view)[2:5] == ["→ Store", ".size", ".__init__"]
-        await pilot.press("h")
+        await pilot.press("left")
         assert ".size" not in shown(view)
 
     in_calls(pipeline, body)
@@ -279,7 +279,7 @@ def test_thousands_of_calls_and_actors_need_no_widgets() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
         await pilot.press("i")
         await until(pilot, lambda: view.graph and view.graph.by == "instance")
-        await pilot.press("g", "l", "G")
+        await pilot.press("g", "right", "G")
         assert len(shown(view)) > size
         counts.append(len(view.query("*")))
 
@@ -296,7 +296,7 @@ def test_thousands_of_calls_and_actors_need_no_widgets() -> None:
 def test_the_screen_matches_its_picture(pipeline: Snapshot) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
         await go_to_line(view, pilot, "■ → Trainer")
-        await pilot.press("l")
+        await pilot.press("right")
         await require_pinned(app, pilot, "calls")
 
     in_calls(Files("pipeline.json.gz", [pipeline]), body)

@@ -103,7 +103,7 @@ def test_two_other_snapshots_are_picked_and_unpicked() -> None:
 def test_unchanged_waits_show_their_duration() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await go_to_line(view, pilot, "waits/stayed")
-        await pilot.press("l")
+        await pilot.press("right")
 
         assert any("ray.get  the same for at least 1 min" in line for line in shown(view))
 

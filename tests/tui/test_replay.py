@@ -257,7 +257,7 @@ def test_waits_are_marked_and_those_that_are_gone_are_listed() -> None:
         await pilot.press("2")
         await until(pilot, lambda: any(line.startswith("- gone  1 wait") for line in lines(app)))
         assert any(line.startswith("+ train (pending)  executor") for line in lines(app))
-        await pilot.press("G", "l", "l")
+        await pilot.press("G", "right", "right")
         assert any(line.startswith("- train  ray.get") for line in lines(app))
         await pilot.press(EARLIER)
         await until(pilot, numbered(app, 2))

@@ -151,7 +151,7 @@ def test_target_stacks_unfold_below_the_wait() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "j", "enter", "j")
         assert at(page(view)).startswith("→ outer")
-        await press(pilot, "l")
+        await press(pilot, "right")
         names = [(depth, line.text.plain.split("  ")[0]) for depth, line in page(view).visible_lines]
         assert names[-4:] == [(2, "outer"), (3, "›"), (2, "ray.get"), (3, "→ inner")]
 
@@ -427,7 +427,7 @@ def test_the_view_fits_into_80_columns_and_24_rows() -> None:
 def test_lines_of_thousands_of_processes_are_made_on_demand() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert len(texts(tree(view))) < 2_000
-        await press(pilot, "G", "l", "j", "enter")
+        await press(pilot, "G", "right", "j", "enter")
         assert page(view).has_focus or texts(page(view))
         await press(pilot, "escape", "m", "b")
         assert merged(view).root.count == 3_000

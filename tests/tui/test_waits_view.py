@@ -103,7 +103,7 @@ def test_a_cycle_has_numbered_entries_with_the_waits_blocked_behind_them() -> No
 
 def test_a_bracket_leads_from_the_last_entry_of_a_cycle_to_the_first() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("j", "j", "l")
+        await pilot.press("j", "j", "right")
         rows = screen_text(app).splitlines()[3:]
         begin = next(number for number, row in enumerate(rows) if row.startswith("┌▶"))
         end = next(number for number, row in enumerate(rows) if row.startswith("└─"))
@@ -139,11 +139,11 @@ def test_keys_move_unfold_and_fold() -> None:
         before = shown(app)
         await pilot.press("j", "j", "k", "G", "g")
         assert branch(app).role == "cycle"
-        await pilot.press("h")
+        await pilot.press("left")
         assert len(shown(app)) == 1
         await pilot.press("enter")
         assert shown(app) == before
-        await pilot.press("h", "l")
+        await pilot.press("left", "right")
         assert shown(app) == before
 
     in_waits(Cycle().sampled_twice(), body)
@@ -153,7 +153,7 @@ def test_similar_waiters_unfold_into_one_line_each() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         assert app.screen.reveal(scene.behind[0].key)  # type: ignore[attr-defined]
         assert cursor(app).text.plain.startswith("3 × train")
-        await pilot.press("l", "l", "j", "l", "l")
+        await pilot.press("right", "right", "j", "right", "right")
 
         assert branch(app).role == "one"
         assert branch(app).first == scene.behind[0].key
@@ -291,7 +291,7 @@ def test_the_filter_finds_a_pid_and_keeps_the_ancestors() -> None:
 
 def test_cursor_and_folds_survive_another_snapshot() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("j", "j", "h")
+        await pilot.press("j", "j", "left")
         before, lines = cursor(app).key, shown(app)
         await pilot.press("r")
         await until(pilot, lambda: len(app.snapshots) == 2)
@@ -306,9 +306,9 @@ def test_thousands_of_waiters_share_a_line_and_need_no_widgets() -> None:
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("l", "l")
+        await pilot.press("right", "right")
         assert f"{size:,} × train" in cursor(app).text.plain
-        await pilot.press("l", "G", "l", "G")
+        await pilot.press("right", "G", "right", "G")
         assert len(shown(app)) == size + 4
         assert branch(app).role == "one"
         counts.append(len(app.screen.query("*")))

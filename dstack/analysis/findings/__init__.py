@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dstack.analysis.findings.diagram import diagram
 from dstack.analysis.findings.drafts import Draft, absorbed, by_cause, joined
 from dstack.analysis.findings.failures import Failures, identity
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import deadlock, failed, open_chain, running, stalled, unsatisfiable
+from dstack.analysis.findings.last_words import Logs
+from dstack.analysis.findings.last_words import headline as in_headline
+from dstack.analysis.findings.last_words import step as step_of_log
 from dstack.analysis.findings.narration import Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
@@ -74,9 +79,9 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     drafts = [*stuck, *_of_each_cause(reduced, opened)]
     drafts += failed.find(reduced, tuple(drafts))
     drafts.sort(key=lambda draft: (VERDICTS.index(verdict_of(draft.kind)), _is_vague(draft)))
-    narrator, failures = Narrator(reduced), Failures(reduced)
+    narrator, failures, logs = Narrator(reduced), Failures(reduced), Logs(reduced.index)
     reported = {identity(draft.failure) for draft in drafts if draft.failure}
-    return (_finding(FindingFacts(draft, failures, reported), narrator) for draft in drafts)
+    return (_finding(FindingFacts(draft, failures, reported), narrator, logs) for draft in drafts)
 
 
 def verdict_of(kind: FindingKind) -> Verdict:
@@ -118,13 +123,14 @@ def _is_vague(draft: Draft) -> bool:
     return bool(first.waker_of) or is_unneeded or draft.reduced.is_any_code(first.key)
 
 
-def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
+def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
     """The complete finding."""
-    draft, kind = facts.draft, KINDS[facts.draft.kind]
+    draft, kind, last_words = facts.draft, KINDS[facts.draft.kind], logs.beside(facts)
+    drawn, printed = diagram(facts, narrator), tuple(map(step_of_log, last_words))
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
-        summary=kind.summary(facts, narrator),
+        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words)}",
         advice=kind.advice(facts, narrator),
         members=draft.members,
         cycle=draft.cycle,
@@ -142,9 +148,10 @@ def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
         doubt=stalled.doubt(facts) if draft.kind == "stalled" else "",
         progress=draft.progress,
         failed_before=facts.failed_before,
-        explanation=tuple(_explanation(facts, narrator)),
-        diagram=diagram(facts, narrator),
-        brief=tuple(open_chain.brief(facts, narrator)) if draft.is_open else (),
+        last_words=last_words,
+        explanation=(*_explanation(facts, narrator), *printed),
+        diagram=replace(drawn, remarks=(*drawn.remarks, *printed)),
+        brief=(*open_chain.brief(facts, narrator), *printed) if draft.is_open else (),
         is_slow=facts.is_slow,
     )
 

@@ -15,16 +15,18 @@ from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
 from dstack.report.finding import status_sentence
+from dstack.report.logs_text import log_rows, tails_of_finding
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.profile_text import profile_shortfalls
-from dstack.report.rich_text import place_of
+from dstack.report.rich_text import place_of, plain_text, print_rows
 from dstack.report.summaries import SHOWN_FAILURES, missing_attempts, shortfalls
 from dstack.words import duration, plural, shortly
 
 SHOWN_FINDINGS = 20
 SHOWN_GAPS = 20
 SHOWN_NODES = 5
+LOG_WIDTH = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Drawn:
     behind: tuple[FindingLine, ...]
     remarks: tuple[FindingLine, ...]
     assumed: tuple[str, ...]
+    logs: str
 
 
 def section(data: ReportData) -> Section | None:
@@ -59,7 +62,7 @@ def section(data: ReportData) -> Section | None:
     beside = (*diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
     if not diagnosis.findings and not beside and not data.analysed.starving:
         return None
-    drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
+    drawn = [_drawn(data.analysed, finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
     body = render(
         "findings.html",
         drawn=drawn,
@@ -70,7 +73,7 @@ def section(data: ReportData) -> Section | None:
     return Section("findings", "Findings", body)
 
 
-def _drawn(finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
+def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
     diagram = finding.diagram
     is_assumed = is_stuck(finding) and not finding.confirmed
     return Drawn(
@@ -80,7 +83,13 @@ def _drawn(finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
         tuple(_lines(diagram.behind, stacks)),
         tuple(_lines(diagram.remarks, stacks)),
         finding.assumed if is_assumed else (),
+        _logs(analysed, finding),
     )
+
+
+def _logs(analysed: AnalysedSnapshot, finding: Finding) -> str:
+    rows = list(log_rows(analysed, tails_of_finding(analysed, finding)))
+    return plain_text(lambda console: print_rows(console, rows), LOG_WIDTH)
 
 
 def _lines(

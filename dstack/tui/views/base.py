@@ -21,7 +21,9 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
 from dstack.model.diagnosis import FindingKind, Verdict
 from dstack.model.vertex_keys import Key
-from dstack.report.rich_text import SafeText
+from dstack.observed.node import LogTail
+from dstack.report.logs_text import log_rows
+from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import headline
 from dstack.tui.snapshot_sources import NumberedSnapshot, OpenedRecording
 from dstack.tui.widgets.outline import Detail, Outline
@@ -29,6 +31,7 @@ from dstack.tui.widgets.time_axis import clock
 from dstack.words import duration, visible
 
 T = TypeVar("T")
+NO_LOG = "No log of it was read. `dstack logs` reads those of processes that no finding concerns."
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
 VERDICT_MARKS: dict[Verdict, str] = {
     "deadlock": "✖",
@@ -43,6 +46,7 @@ GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, 
 WHOLE = Binding(
     "w", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
 )
+LOGS = Binding("l", "logs", "Logs", id="own.logs", tooltip="Show the last lines of the logs of its processes")
 """The keys of these views; each view places them among its own, in the order of its footer."""
 
 
@@ -96,6 +100,10 @@ class Host(Protocol):
 
     def show_status(self) -> None:
         """Show what the application is doing."""
+        ...
+
+    def show_text(self, title: str, rows: Sequence[Row]) -> None:
+        """Show a text above the view, until it is closed."""
         ...
 
 
@@ -293,6 +301,11 @@ class View(Screen[None]):
         """The vertex whose entry in the Waits view :meth:`action_waits` shows."""
         return None
 
+    @property
+    def log_tails(self) -> Sequence[LogTail]:
+        """The logs that :meth:`action_logs` shows: those of the processes that the selected line is about."""
+        return ()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions that do not apply to what is selected."""
         if action == "stack":
@@ -305,6 +318,13 @@ class View(Screen[None]):
         """Go to the stack of what is selected."""
         if (vertex := self.stack_vertex) is not None:
             self.host.go_to("stacks", vertex)
+
+    def action_logs(self) -> None:
+        """Show the logs of the processes of what is selected."""
+        if (tails := self.log_tails) and self.analysed is not None:
+            self.host.show_text("Last lines of logs", list(log_rows(self.analysed, tails)))
+        else:
+            self.app.notify(NO_LOG, severity="warning")
 
     def action_waits(self) -> None:
         """Go to its entry in the Waits view."""

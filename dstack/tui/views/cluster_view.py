@@ -23,10 +23,11 @@ from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_state import ExecutionGroup
 from dstack.model.snapshot import Actor, Node
 from dstack.model.vertex_keys import Key
-from dstack.observed.node import Gpu
+from dstack.observed.node import Gpu, LogTail
 from dstack.report import cluster_text
+from dstack.report.logs_text import tails_of_workers
 from dstack.report.rich_text import SafeText, place_of
-from dstack.tui.views.base import OutlineView, SourceLocation, following
+from dstack.tui.views.base import LOGS, OutlineView, SourceLocation, following
 from dstack.tui.views.cluster_lines import ClusterLines, Columns, column_in_words, mark_of
 from dstack.tui.widgets.outline import INDENT, Detail, Outline
 from dstack.words import visible
@@ -153,6 +154,7 @@ class ClusterView(OutlineView):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of what runs there"),
         Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+        LOGS,
         Binding(
             "b", "group", "Group", id="own.group", tooltip="Group by node, class, placement group, label, or not at all"
         ),
@@ -299,6 +301,13 @@ class ClusterView(OutlineView):
     def stack_vertex(self) -> Key | None:
         """What is executed; of a worker, what is in the worst state."""
         return None if isinstance(self._data, PendingItem) else self.waits_vertex
+
+    @property
+    def log_tails(self) -> Sequence[LogTail]:
+        """The logs of the worker."""
+        if not isinstance(data := self._data, WorkerSummary) or self.analysed is None:
+            return ()
+        return tails_of_workers(self.analysed, [data.worker.worker_id])
 
     @property
     def waits_vertex(self) -> Key | None:

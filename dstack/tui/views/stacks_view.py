@@ -16,8 +16,10 @@ from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.profile import PathStep
 from dstack.model.vertex_keys import Key
+from dstack.observed.node import LogTail
+from dstack.report.logs_text import tails_of_workers
 from dstack.report.rich_text import SafeText
-from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation, following
+from dstack.tui.views.base import GROUP, LOGS, WHOLE, GroupedView, SourceLocation, following
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page, target_key
 from dstack.tui.views.stacks_trees import NO_WORDS, About, MergedTree, ProcessTree, branch_key, branch_keys, stack_keys
 from dstack.tui.widgets.outline import Line, Outline
@@ -110,6 +112,7 @@ class StacksView(GroupedView):
         Binding(
             "m", "merge", "Merge", id="own.merge", tooltip="Merge all stacks into one tree, or list them by process"
         ),
+        LOGS,
         Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only marked ones are merged"),
         GROUP,
         WHOLE,
@@ -301,6 +304,12 @@ class StacksView(GroupedView):
         if about.path is not None and self.merged:
             return {one.worker_id for one in self.merged.root.find(about.path).executions}
         return set(about.workers)
+
+    @property
+    def log_tails(self) -> Sequence[LogTail]:
+        """The logs of the workers of the line in the tree."""
+        workers = self._workers_of(self._tree.cursor_line)
+        return tails_of_workers(self.analysed, sorted(workers)) if self.analysed else ()
 
     def action_outlier(self, by: int) -> None:
         places = [branch.path for branch in self.merged.outliers.places() if branch.path] if self.merged else []

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 from rich.console import Console
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import BindingType
 
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.naming.vertex_details import details_of
@@ -16,11 +18,13 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.model.diagnosis import Finding, Step
 from dstack.model.vertex_keys import Key
+from dstack.observed.node import LogTail
 from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
+from dstack.report.logs_text import tails_of_finding, tails_of_workers
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
-from dstack.tui.views.base import OutlineView, SourceLocation, marked, verdict_in_colour
+from dstack.tui.views.base import LOGS, OutlineView, SourceLocation, marked, verdict_in_colour
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.words import plural
 
@@ -40,11 +44,13 @@ class FindingSubject:
 
 
 class VerdictView(OutlineView):
-    """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold.
+    """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold; l shows its logs.
 
     Enter on an entry goes to it in the Waits view; o opens its line of code. Findings are marked as new or changed
     since the snapshot before; those that are gone are listed last.
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [LOGS]
 
     def compose_body(self) -> ComposeResult:
         yield Outline(empty="No findings.")
@@ -67,6 +73,16 @@ class VerdictView(OutlineView):
     def to_open(self) -> SourceLocation | None:
         """The line of code of the entry."""
         return self._about.location
+
+    @property
+    def log_tails(self) -> Sequence[LogTail]:
+        """The logs of the process of the entry, else of all processes of the finding."""
+        if self.analysed is None:
+            return ()
+        vertex = self.analysed.diagnosis.vertices.get(self._about.vertex) if self._about.vertex else None
+        if vertex is not None and vertex.worker_id and (own := tails_of_workers(self.analysed, [vertex.worker_id])):
+            return own
+        return tails_of_finding(self.analysed, self._about.finding) if self._about.finding else ()
 
     @property
     def _about(self) -> FindingSubject:

@@ -198,8 +198,8 @@ class Outline(ScrollView, can_focus=True):
         Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="outline.page-down"),
         Binding("home,g", "first", "First", show=False, id="outline.first"),
         Binding("end,G", "last", "Last", show=False, id="outline.last"),
-        Binding("right,l", "unfold", "Unfold", show=False, id="outline.unfold"),
-        Binding("left,h", "fold", "Fold", show=False, id="outline.fold"),
+        Binding("right", "unfold", "Unfold", show=False, id="outline.unfold"),
+        Binding("left", "fold", "Fold", show=False, id="outline.fold"),
         Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"outline--cursor", "outline--guide", "outline--found"}

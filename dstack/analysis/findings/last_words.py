@@ -1,0 +1,257 @@
+"""What processes printed last, where it may say why something waits: an error, a repeated warning, a silence.
+
+A line of a log changes no verdict. It is evidence beside a wait, so few lines are chosen, and none where nothing is
+stuck or slow: healthy programs print warnings and errors, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import itemgetter
+
+from msgspec.structs import replace
+
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.model.diagnosis import FindingKind, LastWords, Step
+from dstack.model.vertex_facts import ProcessName
+from dstack.model.vertex_keys import UnknownKey
+from dstack.observed.node import LogKind, LogLine, LogTail
+from dstack.words import duration, grouped, time_of_day, times
+
+SHOWN_LINES = 3
+LONGEST, SHORT = 160, 80
+"""The most characters of a line, and of one in a headline."""
+STAMP = re.compile(r"^\W{0,2}\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\W?\s*(?:-+\s*)?")
+"""The time that a line begins with."""
+REPEATED = 3
+"""A warning that is printed so often says something."""
+RECENT_S = 3600.0
+"""A line that may be of no matter counts if it is no older before the wait."""
+QUIET_S, QUIETER = 5.0, 3.0
+"""A process fell silent first if it did so long before the others, and so many times as long as these differ."""
+FEWEST_ALIKE = 3
+
+MEANINGS: Mapping[LogKind, str] = {
+    "thread exception": "a thread of it has ended",
+    "asyncio exception": "code of its event loop has ended, and nothing handled it",
+    "exit exception": "raised where nothing can handle it",
+    "fatal error": "the process crashes",
+    "out of memory": "it could not get memory",
+    "CUDA": "the GPU or its driver reports an error",
+    "NCCL": "GPUs could not communicate",
+    "UCX": "the transport between processes failed",
+    "disk full": "a disk is full",
+    "no descriptors": "it may open no more files or sockets",
+    "name resolution": "a host's name has no address",
+    "refused connection": "nothing accepts connections there",
+    "lost connection": "its other side has gone",
+    "no answer": "its other side does not answer",
+    "rate limit": "a service accepts no more requests for now",
+    "no access": "it is not allowed to",
+    "worker start": "worker processes do not start",
+    "object store": "the object store has no room",
+}
+"""What the lines of each kind mean; others speak for themselves."""
+TELLING: frozenset[LogKind] = frozenset(
+    (
+        "thread exception",
+        "asyncio exception",
+        "exit exception",
+        "fatal error",
+        "out of memory",
+        "CUDA",
+        "NCCL",
+        "UCX",
+        "disk full",
+        "no descriptors",
+    )
+)
+"""Kinds of which one line is worth showing; others count if they repeat, or are the last that was printed."""
+OF_START = ("scheduler", "executor", "holder", "setup")
+"""Unknown targets that the raylet's log may explain."""
+
+
+class Logs:
+    """The logs of one sample, by process and node."""
+
+    def __init__(self, index: SampleIndex) -> None:
+        self._index = index
+        tails = index.snapshot.log_tails
+        self._of_worker = grouped((tail.worker_id, tail) for tail in tails if tail.worker_id)
+        self._of_node = [tail for tail in tails if tail.node_id]
+        self._ahead_s = {node.node_id: node.clock_ahead_s or 0.0 for node in index.snapshot.nodes}
+
+    def beside(self, facts: FindingFacts) -> tuple[LastWords, ...]:
+        """What the processes of a finding printed, the most telling first; nothing beside what only takes its time."""
+        if not self._index.snapshot.log_tails or not _is_asked(facts):
+            return ()
+        since = facts.draft.since.began_at if facts.draft.since else None
+        found = [
+            words
+            for place, worker_id in enumerate(self._workers(facts))
+            for tail in self._of_worker.get(worker_id, ())
+            for words in self._words(tail, since, place)
+            if _says_something(words, facts.draft.kind)
+        ]
+        if any(isinstance(end.key, UnknownKey) and end.key.what in OF_START for end in facts.ends):
+            found += (one for tail in self._of_node for one in self._words(tail, since, len(found)) if _of_node(one))
+        found = list(_folded(_without_copies(found)))
+        found.sort(key=lambda one: (one.kind not in TELLING, one.place, -(one.at or 0.0)))
+        return (*found, *self._silences(facts, since))[:SHOWN_LINES]
+
+    def _workers(self, facts: FindingFacts) -> Iterator[str]:
+        """The processes of a finding, the nearest to its cause first: failed ones, final blockers, members, callers."""
+        failed = {one.pid for one in facts.failed_before if one.pid}
+        ended = (id for id, tails in self._of_worker.items() if failed.intersection(tail.pid for tail in tails))
+        alive = (one.worker_id for one in chain(facts.ends, facts.members, facts.behind) if one.worker_id)
+        return iter(dict.fromkeys(chain(ended, alive)))
+
+    def _words(self, tail: LogTail, since: float | None, place: int) -> Iterator[LastWords]:
+        for line in tail.lines:
+            at = self.time_of(tail, line)
+            yield LastWords(
+                name=self.writer(tail),
+                text=line.text,
+                kind=line.kind,
+                stream=tail.stream,
+                path=tail.path,
+                worker_id=tail.worker_id,
+                pid=tail.pid,
+                at=at,
+                before_s=round(since - at, 3) if since and at and self._index.snapshot.has_one_time else None,
+                count=line.count,
+                over_s=line.at - line.first_at if line.at and line.first_at else None,
+                is_last=line.lines_after == 0,
+                file=line.file,
+                line=line.line,
+                place=place,
+            )
+
+    def written_at(self, tail: LogTail) -> float:
+        """When a log last changed, by dstack's clock."""
+        return tail.written_at - self._ahead_of(tail)
+
+    def time_of(self, tail: LogTail, line: LogLine) -> float | None:
+        """When a line was printed, by dstack's clock: as it says, or the last one of a file when that was written."""
+        at = line.at or (tail.written_at if line.lines_after == 0 else None)
+        return None if at is None else at - self._ahead_of(tail)
+
+    def _ahead_of(self, tail: LogTail) -> float:
+        worker = self._index.workers.get(tail.worker_id or "")
+        return self._ahead_s.get(tail.node_id or (worker.node_id if worker else ""), 0.0)
+
+    def writer(self, tail: LogTail) -> str:
+        """``actor Trainer "left" (pid 7)``, ``child process (pid 8) of driver x.py``, ``raylet of node 10.0.0.1``."""
+        if tail.node_id is not None:
+            node = self._index.nodes.get(tail.node_id)
+            of_node = f" of {names.node(node)}" if node else ""
+            return f"{tail.stream if tail.stream in ('raylet', 'agent', 'GCS') else 'agent'}{of_node}"
+        worker = self._index.workers.get(tail.worker_id or "")
+        if worker is None:
+            return names.process(ProcessName(sort="ended process", pid=tail.pid))
+        is_child = tail.pid not in (None, worker.pid)
+        process = names.process(subjects.process(self._index, worker.worker_id, with_pid=not is_child))
+        return f"{names.child_process(tail.pid or 0)} of {process}" if is_child else process
+
+    def _silences(self, facts: FindingFacts, since: float | None) -> Iterator[LastWords]:
+        """Of the actors of each class, the one whose last line is much older than those of all others."""
+        alike: dict[tuple[str, str], list[tuple[float, LastWords]]] = {}
+        for place, worker_id in enumerate(self._workers(facts)):
+            tails = [tail for tail in self._of_worker.get(worker_id, ()) if tail.stream in ("stdout", "stderr")]
+            lines = (words for tail in tails for words in self._words(tail, since, place) if words.is_last)
+            timed = [(words.at, words) for words in lines if words.at is not None]
+            if timed and (actor := self._index.actor_of_worker(worker_id)):
+                alike.setdefault((actor.job_id, actor.class_name), []).append(max(timed, key=itemgetter(0)))
+        for several in alike.values():
+            (first_at, first), *others = sorted(several, key=itemgetter(0))
+            times_of_others = [at for at, _ in others]
+            if len(several) >= FEWEST_ALIKE:
+                ahead_s = times_of_others[0] - first_at
+                if ahead_s > max(QUIET_S, QUIETER * (times_of_others[-1] - times_of_others[0])):
+                    yield replace(first, silent_before_s=round(ahead_s, 3), others=len(others))
+
+
+def _is_asked(facts: FindingFacts) -> bool:
+    """Whether something is stuck, at rest or slow, so that its logs may say why."""
+    return facts.draft.kind not in OPEN_ENDED or facts.is_slow
+
+
+OPEN_ENDED: tuple[FindingKind, ...] = ("running", "polling", "starved", "failed")
+
+
+def _says_something(words: LastWords, kind: FindingKind) -> bool:
+    """Whether a line may say why something waits; beside a proven deadlock only one that tells by itself."""
+    if words.before_s is not None and words.before_s > RECENT_S and words.kind not in TELLING:
+        return False
+    if words.kind in TELLING:
+        return True
+    is_noted = words.kind not in ("plain", "warning") and (words.is_last or words.count >= REPEATED)
+    return kind != "deadlock" and (is_noted or (words.kind == "warning" and words.count >= REPEATED))
+
+
+def _of_node(words: LastWords) -> bool:
+    return words.kind in MEANINGS
+
+
+def _without_copies(found: list[LastWords]) -> Iterator[LastWords]:
+    """Without the lines that a driver prints for a worker whose own log has them."""
+    own = {one.text for one in found if not one.text.startswith("(")}
+    return (one for one in found if not (one.text.startswith("(") and one.text.partition(") ")[2] in own))
+
+
+def _folded(found: Iterable[LastWords]) -> Iterator[LastWords]:
+    """The first of those in the same words, but for numbers, with the number of other processes that printed them."""
+    digits = dict.fromkeys(map(ord, "0123456789"))
+    for alike in grouped(((one.kind, one.text.translate(digits)), one) for one in found).values():
+        yield replace(alike[0], others=len({one.pid for one in alike}) - 1)
+
+
+def step(words: LastWords) -> Step:
+    """``Printed by actor Loader (pid 7) at 03:12:40, 2 min before the wait: ValueError: x (a thread has ended)``."""
+    return Step(text=_sentence(words), file=words.file, line=words.line)
+
+
+def _sentence(words: LastWords) -> str:
+    text = shown(words.text, LONGEST)
+    if words.silent_before_s is not None:
+        quiet = f"{duration(words.silent_before_s)} before the other {words.others} of its kind"
+        return f"Silent first: {words.name}, whose last line was {quiet}{_when(words)}: {text}"
+    lead = "Last line of" if words.is_last else "Printed by"
+    others = f" and {words.others} more" if words.others else ""
+    meaning = MEANINGS.get(words.kind, "")
+    over = f" in {duration(words.over_s)}" if words.over_s else ""
+    repeats = f"{times(words.count)}{over}" if words.count > 1 else ""
+    remark = "; ".join(part for part in (meaning, repeats) if part)
+    return f"{lead} {words.name}{others}{_when(words)}: {text}{f' ({remark})' if remark else ''}"
+
+
+def _when(words: LastWords) -> str:
+    if words.at is None:
+        return ""
+    before = f", {duration(words.before_s)} before this wait began" if words.before_s and words.before_s >= 1 else ""
+    return f" at {time_of_day(words.at)}{before}"
+
+
+def headline(found: Iterable[LastWords]) -> str:
+    """What the first line that tells by itself adds to a sentence about the waits beside it."""
+    first = next((one for one in found if one.kind in TELLING and one.silent_before_s is None), None)
+    if first is None:
+        return ""
+    at = f" at {time_of_day(first.at)}" if first.at else ""
+    return f"; {first.name} printed “{shown(first.text, SHORT)}”{at}"
+
+
+def shown(text: str, most: int) -> str:
+    """A line without its time, which stands beside it, cut to so many characters."""
+    text = without_time(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def without_time(text: str) -> str:
+    """A line without the time that it begins with."""
+    return STAMP.sub("", text, count=1).strip()
