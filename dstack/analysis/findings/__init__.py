@@ -130,7 +130,7 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
-        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words)}",
+        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, draft.kind)}",
         advice=kind.advice(facts, narrator),
         members=draft.members,
         cycle=draft.cycle,

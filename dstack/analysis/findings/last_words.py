@@ -96,7 +96,7 @@ class Logs:
             for place, worker_id in enumerate(self._workers(facts))
             for tail in self._of_worker.get(worker_id, ())
             for words in self._words(tail, since, place)
-            if _says_something(words, facts.draft.kind)
+            if _says_something(words, facts.draft.kind, since or self._index.snapshot.taken_at)
         ]
         if any(isinstance(end.key, UnknownKey) and end.key.what in OF_START for end in facts.ends):
             found += (one for tail in self._of_node for one in self._words(tail, since, len(found)) if _of_node(one))
@@ -112,6 +112,7 @@ class Logs:
         return iter(dict.fromkeys(chain(ended, alive)))
 
     def _words(self, tail: LogTail, since: float | None, place: int) -> Iterator[LastWords]:
+        snapshot = self._index.snapshot
         for line in tail.lines:
             at = self.time_of(tail, line)
             yield LastWords(
@@ -123,7 +124,7 @@ class Logs:
                 worker_id=tail.worker_id,
                 pid=tail.pid,
                 at=at,
-                before_s=round(since - at, 3) if since and at and self._index.snapshot.has_one_time else None,
+                before_s=round(since - at, 3) if since and at and snapshot.has_one_time else None,
                 count=line.count,
                 over_s=line.at - line.first_at if line.at and line.first_at else None,
                 is_last=line.lines_after == 0,
@@ -177,19 +178,21 @@ class Logs:
 
 
 def _is_asked(facts: FindingFacts) -> bool:
-    """Whether something is stuck, at rest or slow, so that its logs may say why."""
-    return facts.draft.kind not in OPEN_ENDED or facts.is_slow
+    """Whether something is stuck or at rest, or takes long and does not compute, so that its logs may say why."""
+    if facts.draft.kind not in OPEN_ENDED:
+        return True
+    return facts.is_slow and not any(map(facts.reduced.computes, facts.ends))
 
 
 OPEN_ENDED: tuple[FindingKind, ...] = ("running", "polling", "starved", "failed")
 
 
-def _says_something(words: LastWords, kind: FindingKind) -> bool:
+def _says_something(words: LastWords, kind: FindingKind, since: float) -> bool:
     """Whether a line may say why something waits; beside a proven deadlock only one that tells by itself."""
-    if words.before_s is not None and words.before_s > RECENT_S and words.kind not in TELLING:
-        return False
     if words.kind in TELLING:
         return True
+    if words.at is not None and since - words.at > RECENT_S:
+        return False
     is_noted = words.kind not in ("plain", "warning") and (words.is_last or words.count >= REPEATED)
     return kind != "deadlock" and (is_noted or (words.kind == "warning" and words.count >= REPEATED))
 
@@ -237,10 +240,10 @@ def _when(words: LastWords) -> str:
     return f" at {time_of_day(words.at)}{before}"
 
 
-def headline(found: Iterable[LastWords]) -> str:
-    """What the first line that tells by itself adds to a sentence about the waits beside it."""
+def headline(found: Iterable[LastWords], kind: FindingKind) -> str:
+    """What the first line that tells by itself adds to a sentence about waits that are stuck or at rest."""
     first = next((one for one in found if one.kind in TELLING and one.silent_before_s is None), None)
-    if first is None:
+    if first is None or kind in OPEN_ENDED:
         return ""
     at = f" at {time_of_day(first.at)}" if first.at else ""
     return f"; {first.name} printed “{shown(first.text, SHORT)}”{at}"

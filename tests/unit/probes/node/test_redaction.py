@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.redaction import MASK, masked_command, masked_local, masked_source
+from dstack.probes.node.redaction import MASK, masked_command, masked_local, masked_log_line, masked_source
 from dstack.probes.node.wire import ReadTarget, SampleOptions, encoded
 
 NAMES = [
@@ -177,3 +177,27 @@ def test_hostile_texts_are_not_slow() -> None:
         masked_source((one * 160)[:160])
 
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("login with password: s3cr3t failed", "login with password: *** failed"),
+        ("token=s3cr3t, user=bob", "token=*** user=bob"),
+        ("my token is s3cr3t", "my token is ***"),
+        ('{"api_key": "s3cr3t", "user": "bob"}', '{"api_key": ***, "user": "bob"}'),
+        ("Authorization: Bearer s3cr3t ok", "Authorization: Bearer *** ok"),
+        ("GET https://bob:s3cr3t@host/x?sig=1&token=s3cr3t", "GET https://***@host/x?sig=1&token=***"),
+        ("KeyError: 'name'", "KeyError: 'name'"),
+        ("TokenError: expired", "TokenError: expired"),
+        ("1,200 tokens: 512 cached", "1,200 tokens: 512 cached"),
+    ],
+)
+def test_lines_of_logs_are_masked_up_to_the_end_of_the_value(line: str, shown: str) -> None:
+    assert masked_log_line(line) == shown
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("key", "auth", "session_id", "jwt")])
+def test_a_secret_in_a_log_is_hidden_by_its_name(name: str) -> None:
+    for text in (f"{name}={VALUE} x", f"{name}: {VALUE}", f'"{name}": "{VALUE}"', f"--{name} {VALUE} x"):
+        assert VALUE not in masked_log_line(text), text

@@ -1,0 +1,173 @@
+"""What processes printed last: which lines stand beside a wait, in which order and words, and where none do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.findings.last_words import SHOWN_LINES
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.diagnosis import Finding
+from dstack.observed.node import LogKind, LogLine, LogTail
+from dstack.report.text import report_text
+from tests.unit.scenes import APP, TAKEN_AT, Scene
+from tests.unit.scenes.processes import SceneProcess
+
+EVENT = "threading.Event.wait"
+RAISED = "Exception in thread Thread-1 (fetch): ValueError: bad reply"
+
+
+def stalled(gates: int = 1) -> Scene:
+    """A driver that gets from actors that wait for an Event."""
+    scene = Scene()
+    driver, found = scene.driver(), [scene.actor("Gate") for _ in range(gates)]
+    calls = [scene.call(gate, "enter", by=driver) for gate in found]
+    for gate, call in zip(found, calls, strict=True):
+        gate.runs(call).is_in(EVENT, "0x1")
+    driver.gets(*calls)
+    return scene.sample().second_sample()
+
+
+def line(text: str, kind: LogKind = "plain", **known: Any) -> LogLine:
+    return LogLine(text=text, kind=kind, **known)
+
+
+def tail(process: SceneProcess, *lines: LogLine, **known: Any) -> LogTail:
+    fields: dict[str, Any] = {
+        "path": f"/logs/worker-{process.worker_id}.err",
+        "stream": "stderr",
+        "written_at": TAKEN_AT - 60.0,
+        "worker_id": process.worker_id,
+        "pid": process.worker.pid,
+    }
+    return LogTail(lines=lines, **{**fields, **known})
+
+
+def finding(scene: Scene, *tails: LogTail) -> Finding:
+    return diagnose(replace(scene.snapshot(), log_tails=tails)).findings[0]
+
+
+def texts(scene: Scene, *tails: LogTail) -> list[str]:
+    return [words.text for words in finding(scene, *tails).last_words]
+
+
+def test_an_exception_that_ended_a_thread_is_in_the_headline_and_beside_the_wait() -> None:
+    scene = stalled()
+    gate = scene.procs[1]
+    own = tail(gate, line(RAISED, "thread exception", file=APP, line=12, at=TAKEN_AT - 75.0))
+    snapshot = replace(scene.snapshot(), log_tails=(own,))
+    analysed = AnalysedSnapshot.of(snapshot)
+
+    (found,) = analysed.diagnosis.findings
+    report = " ".join(report_text(analysed).split())
+
+    assert found.kind == "stalled"
+    assert f"printed “{RAISED}” at " in found.summary
+    assert f": {RAISED} (a thread of it has ended) {APP}:12 " in report
+    assert (found.last_words[0].file, found.last_words[0].line, found.last_words[0].pid) == (APP, 12, gate.worker.pid)
+
+
+@pytest.mark.parametrize(
+    ("shown", "known"),
+    [
+        (True, line("Connection refused", "refused connection", count=3)),
+        (True, line("Connection refused", "refused connection")),
+        (False, line("Connection refused", "refused connection", lines_after=4)),
+        (True, line("retry", "warning", count=3, lines_after=4)),
+        (False, line("retry", "warning", count=2)),
+        (False, line("works")),
+        (True, line("NCCL WARN", "NCCL", lines_after=400)),
+        (False, line("retry", "warning", count=9, at=TAKEN_AT - 90_000.0)),
+        (True, line("CUDA error", "CUDA", at=TAKEN_AT - 90_000.0)),
+    ],
+)
+def test_a_line_stands_beside_a_wait_if_it_tells_by_itself_repeats_or_is_the_last(shown: bool, known: LogLine) -> None:
+    scene = stalled()
+
+    assert bool(texts(scene, tail(scene.procs[1], known))) == shown
+
+
+def test_beside_a_deadlock_only_what_tells_by_itself_is_shown() -> None:
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(ping)
+    driver.gets(ping)
+    scene.sample().sample()
+    refused, raised = line("Connection refused", "refused connection", count=9), line(RAISED, "thread exception")
+
+    assert texts(scene, tail(scene.procs[1], refused, raised)) == [RAISED]
+
+
+def test_of_a_program_that_works_no_line_is_shown() -> None:
+    scene = Scene()
+    driver, worker = scene.driver(), scene.actor("Worker")
+    call = scene.call(worker, "work", by=driver)
+    worker.runs(call).computes()
+    driver.gets(call)
+    scene.sample().sample()
+
+    assert texts(scene, tail(worker, line(RAISED, "thread exception"), line("retry", "warning", count=99))) == []
+
+
+def test_a_process_outside_of_the_finding_is_not_named() -> None:
+    scene = stalled()
+    other = scene.actor("Other")
+    scene.sample()
+
+    assert texts(scene, tail(other, line(RAISED, "thread exception"))) == []
+
+
+def test_no_more_than_a_few_lines_are_shown_and_each_text_once() -> None:
+    scene = stalled(gates=4)
+    same = [tail(gate, line(RAISED.replace("1", str(at)), "thread exception")) for at, gate in enumerate(scene.procs)]
+    mixed = [line(f"{kind} failed", "CUDA") for kind in ("alpha", "beta", "gamma", "delta")]
+
+    (first,) = finding(scene, *same[1:]).last_words
+
+    assert first.others == 3
+    assert len(texts(scene, *same, tail(scene.procs[1], *mixed))) == SHOWN_LINES
+
+
+def test_what_a_driver_printed_for_a_worker_is_shown_once_and_alone_if_the_worker_has_no_log() -> None:
+    scene = stalled()
+    driver, gate = scene.procs
+    copied = tail(driver, line(f"(Gate pid=7) {RAISED}", "thread exception"))
+
+    assert texts(scene, copied, tail(gate, line(RAISED, "thread exception"))) == [RAISED]
+    assert texts(scene, copied) == [f"(Gate pid=7) {RAISED}"]
+
+
+def test_the_actor_that_fell_silent_long_before_its_kind_is_named() -> None:
+    scene = stalled(gates=4)
+    gates = scene.procs[1:]
+    tails = [tail(gate, line(f"step {at}"), written_at=TAKEN_AT - 20.0 - at) for at, gate in enumerate(gates)]
+    tails[2] = tail(gates[2], line("step 7 begins"), written_at=TAKEN_AT - 90.0)
+
+    (words,) = finding(scene, *tails).last_words
+
+    assert (words.text, words.pid, words.others) == ("step 7 begins", gates[2].worker.pid, 3)
+    assert words.silent_before_s == pytest.approx(67.0)
+    assert "whose last line was 1 min 7 s before the other 3 of its kind" in report_text(
+        AnalysedSnapshot.of(replace(scene.snapshot(), log_tails=tuple(tails)))
+    ).replace("\n  ", " ")
+
+
+def test_processes_that_fell_silent_together_are_not_named() -> None:
+    scene = stalled(gates=4)
+    tails = [tail(gate, line("step 7"), written_at=TAKEN_AT - 20.0 * at) for at, gate in enumerate(scene.procs[1:])]
+
+    assert finding(scene, *tails).last_words == ()
+
+
+def test_a_child_process_is_named_with_its_worker() -> None:
+    scene = stalled()
+    gate = scene.procs[1]
+
+    (words,) = finding(scene, tail(gate, line("NCCL WARN", "NCCL"), pid=gate.worker.pid + 1)).last_words
+
+    assert words.name.startswith(f"child process (pid {gate.worker.pid + 1}) of actor Gate ")
