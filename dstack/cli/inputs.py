@@ -75,6 +75,14 @@ def logs_to_read(no_logs: bool) -> Literal["concerned", "none"]:
     return "none" if no_logs else "concerned"
 
 
+def terms_of(timeout_s: float, *, no_logs: bool) -> Terms:
+    """The terms of commands without options that say how processes are read."""
+    from dstack.collecting.collector import Terms
+    from dstack.observed.reading_options import ReadingOptions
+
+    return Terms(timeout_s, ReadingOptions(logs=logs_to_read(no_logs)))
+
+
 def take_snapshot(address: str | None, terms: Terms) -> Snapshot:
     """Take a snapshot of a running cluster, and show the progress."""
     with _collector(address, terms) as (collector, note, began):

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dstack.cli.inputs import address_option, load_snapshot, seconds_option, timeout_option
+from dstack.cli.inputs import address_option, load_snapshot, no_logs_option, seconds_option, terms_of, timeout_option
 from dstack.cli.output import end_at_once
 from dstack.errors import UsageError, require_linux
 from dstack.processes.signals import CleanUp, end
@@ -20,8 +20,9 @@ PROFILE_HZ = 1.0
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE|DIR]...")
 @address_option
+@no_logs_option
 @timeout_option
-def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
+def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: float) -> None:
     """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots, recordings and profiles.
 
     All snapshots of a DIR, such as that of dstack watch, are replayed: [ and ] step through them, P plays them.
@@ -45,9 +46,9 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         names = (os.path.basename(os.path.normpath(file)) for file in files)
         source: Source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
     else:
-        from dstack.collecting.collector import Collector, Terms
+        from dstack.collecting.collector import Collector
 
-        source = Collector(address, Terms(timeout_s))
+        source = Collector(address, terms_of(timeout_s, no_logs=no_logs))
     with CleanUp():
         ended_by = run(source, opened)
     if ended_by is not None:
@@ -93,6 +94,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+@no_logs_option
 @timeout_option
 def watch(
     address: str | None,

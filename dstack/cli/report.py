@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import address_option, take_snapshot, timeout_option
+from dstack.cli.inputs import address_option, no_logs_option, take_snapshot, terms_of, timeout_option
 from dstack.cli.output import show_progress
 from dstack.errors import UsageError
 from dstack.files.file_output import STDOUT, require_new, write_file
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dstack.cli.saved_files import SavedFiles
+    from dstack.collecting.collector import Terms
     from dstack.errors import DstackError
     from dstack.model.snapshot import Snapshot
 
@@ -33,9 +34,16 @@ MAX_EARLIER = 100
 )
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.option("--job", metavar="ID", help="Show only one job: its id, submission id or script.")
+@no_logs_option
 @timeout_option
 def report(
-    files: tuple[str, ...], address: str | None, output: str, force: bool, job: str | None, timeout_s: float
+    files: tuple[str, ...],
+    address: str | None,
+    output: str,
+    force: bool,
+    job: str | None,
+    no_logs: bool,
+    timeout_s: float,
 ) -> None:
     """Write a page to share: of a running cluster, or of saved snapshots, recordings and profiles.
 
@@ -52,19 +60,23 @@ def report(
         raise UsageError(f"{output} does not end in .html.", "Use this suffix, or - for standard output.")
     require_new(output, force=force)
     with CleanUp():
-        data = _page_of_files(files, job) if files else _page_of_cluster(address, timeout_s, job)
+        data = (
+            _page_of_files(files, job)
+            if files
+            else _page_of_cluster(address, terms_of(timeout_s, no_logs=no_logs), job)
+        )
         write_file(output, data, force=force)
     if output != STDOUT:
         megabytes = f"{len(data) / 1e6:.1f} MB"
         click.echo(f"Saved {visible(output)} ({megabytes}). Open it in a browser.", err=True)
 
 
-def _page_of_cluster(address: str | None, timeout_s: float, job: str | None) -> bytes:
+def _page_of_cluster(address: str | None, terms: Terms, job: str | None) -> bytes:
     from dstack.cli.saved_files import SavedFiles
-    from dstack.collecting.collector import WHOLE_HISTORY, Terms
+    from dstack.collecting.collector import WHOLE_HISTORY
     from dstack.report.summaries import in_words
 
-    snapshot = take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
+    snapshot = take_snapshot(address, terms._replace(history=WHOLE_HISTORY))
     if lack := snapshot.lack_of_events:
         click.echo(f"Note: {in_words(lack)}", err=True)
     elif snapshot.history is None:

@@ -368,11 +368,12 @@ class FailedBefore(Model, frozen=True):
 class LastWords(Model, frozen=True):
     """A line that a process printed, or a traceback in one line, which may say why something waits.
 
-    ``name`` is that of the process. ``at`` is when it was printed, by dstack's clock, ``before_s`` how long before the
-    wait began; None if unknown. ``count`` is how often the text repeats, but for numbers, within ``over_s`` if that is
-    known; ``others`` counts the processes that printed the same. The file and line are those of a traceback. With
-    ``silent_before_s``, it is the last line of the process that fell silent so long before ``others`` of its kind.
-    ``place`` orders processes by how near to the cause they are.
+    ``name`` is that of the process, ``writer`` that of the worker for which a driver printed it. ``at`` is when it
+    was printed, by dstack's clock, ``before_s`` how long before the wait began; None if unknown. ``count`` is how
+    often the text repeats, but for numbers, within ``over_s`` if that is known; ``others`` counts the processes that
+    printed the same. The file and line are those of a traceback. With ``silent_before_s``, it is the last line of the
+    process that fell silent so long before ``others`` of its kind. ``place`` orders processes by how near to the
+    cause they are.
     """
 
     name: str
@@ -380,6 +381,7 @@ class LastWords(Model, frozen=True):
     kind: LogKind
     stream: LogStream
     path: str
+    writer: str = ""
     worker_id: str | None = None
     pid: int | None = None
     at: float | None = None

@@ -272,6 +272,7 @@ LogKind = Literal[
 class LogLine:
     """A line of a log, or a traceback in one line, without secrets.
 
+    ``writer`` is set in the log of a driver for what it prints for a worker: ``(Loader pid=7, ip=10.0.0.2)``.
     ``at`` is the time that the line states, None if it states none. ``count`` is how often the text repeats, but for
     numbers, in the part that was read, from ``first_at`` to ``at``. The file and line are those of a traceback's
     innermost frame outside of installed packages. ``lines_after`` counts the lines of the file that follow it.
@@ -279,6 +280,7 @@ class LogLine:
 
     text: Annotated[str, Meta(max_length=1_000)]
     kind: LogKind = "plain"
+    writer: Annotated[str, Meta(max_length=300)] = ""
     at: UnixTime | None = None
     count: Natural = 1
     first_at: UnixTime | None = None

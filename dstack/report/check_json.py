@@ -82,6 +82,7 @@ class _DocumentBuilder:
             "last_progress": finding.progress.last_ended_at if finding.progress else None,
             "progress": msgspec.to_builtins(finding.progress),
             "failed_before": [_failed_before(failed) for failed in finding.failed_before],
+            "last_words": [_fields_of(words, check_schema.DocumentLastWords) for words in finding.last_words],
             "members": self._members(finding.members),
             "blocked_behind": self._members(
                 finding.blocked_behind, {*finding.members, *finding.blocked_behind, *finding.helpers}

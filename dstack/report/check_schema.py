@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from dstack.model.diagnosis import Exactness, FindingKind, Verdict
 from dstack.observed.calls import GroupLibrary
-from dstack.observed.node import Failure
+from dstack.observed.node import Failure, LogKind, LogStream
 from dstack.observed.processes import Access, LoopBody
 
 Json = dict[str, Any]
@@ -130,6 +130,28 @@ class DocumentBlocker(DocumentMember):
     waiters_total: int
 
 
+class DocumentLastWords(TypedDict):
+    """A line that a process printed, or a traceback in one line, that may say why something waits."""
+
+    name: Annotated[str, Meta(description="Name of the process")]
+    text: str
+    kind: Annotated[LogKind, Meta(description="What the line is known to say")]
+    stream: LogStream
+    path: str
+    writer: Annotated[str, Meta(description="Worker for which a driver printed it")]
+    worker_id: str | None
+    pid: int | None
+    at: Annotated[float | None, Meta(description="Unix time at which it was printed")]
+    before_s: Annotated[float | None, Meta(description="How long before the wait began")]
+    count: Annotated[int, Meta(description="How often the text repeats, but for numbers")]
+    over_s: float | None
+    is_last: Annotated[bool, Meta(description="Nothing follows it in the log")]
+    file: str | None
+    line: int | None
+    others: Annotated[int, Meta(description="Number of other processes that printed it")]
+    silent_before_s: Annotated[float | None, Meta(description="It fell silent so long before the others of its kind")]
+
+
 class DocumentFailedBefore(TypedDict):
     """A failed task, a dead actor or an ended asyncio task that a wait may depend on."""
 
@@ -196,6 +218,7 @@ class DocumentFinding(TypedDict):
     last_progress: Annotated[float | None, Meta(description="Unix time at which the last task of its jobs ended")]
     progress: DocumentProgress | None
     failed_before: list[DocumentFailedBefore]
+    last_words: Annotated[list[DocumentLastWords], Meta(description="What its processes printed, if it may say why")]
     members: Annotated[list[DocumentMember], Meta(description="The waits; of a deadlock a shortest cycle first")]
     blocked_behind: Annotated[list[DocumentMember], Meta(description="Waits that depend on the members")]
     polled_by: Annotated[list[DocumentMember], Meta(description="Calls that poll the members with timeouts")]

@@ -57,7 +57,8 @@ def _rows(logs: Logs, tail: LogTail, line: LogLine) -> Iterator[Row]:
     time = f"{time_of_day(at)}  " if line.at and at else " " * TIME_WIDTH
     over = f" in {duration(line.at - line.first_at)}" if line.at and line.first_at else ""
     remarks = (MEANINGS.get(line.kind, ""), f"{times(line.count)}{over}" if line.count > 1 else "")
-    text = SafeText().append(without_time(line.text), STYLES.get(line.kind, "red"))
+    text = SafeText().append(f"{line.writer} " if line.writer else "", "dim")
+    text.append(without_time(line.text), STYLES.get(line.kind, "red"))
     if remark := "; ".join(filter(None, remarks)):
         text.append(f"  ({remark})", "dim")
     place = (line.file, line.line) if line.file and line.line else None

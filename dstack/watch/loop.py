@@ -15,6 +15,7 @@ from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.errors import DstackError, UsageError
 from dstack.files.document_file import to_json
 from dstack.model.diagnosis import Finding, FindingKind, Ratio
+from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.report.check_json import check_json
 from dstack.report.finding import standing
@@ -47,7 +48,8 @@ class ClusterWatch:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
         self._findings = FindingTracker(settings.stuck_after_s)
-        self._collector = Collector(self._address, Terms(settings.timeout_s, history=SAVED_HISTORY))
+        options = ReadingOptions(logs="none" if settings.no_logs else "concerned")
+        self._collector = Collector(self._address, Terms(settings.timeout_s, options, history=SAVED_HISTORY))
         self._profile = _rolling_profile(settings, self._address, self._events)
         self._found: Counter[FindingKind] = Counter()
         self._cluster: Cluster | None = None

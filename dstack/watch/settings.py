@@ -10,6 +10,7 @@ class WatchSettings:
     """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots.
 
     ``html`` saves a page beside each snapshot. ``profile_hz`` is the rate of the rolling profile, None for no profile.
+    ``no_logs`` reads no logs of the processes that findings concern.
     """
 
     address: str | None
@@ -24,3 +25,4 @@ class WatchSettings:
     as_json: bool = False
     html: bool = False
     profile_hz: float | None = None
+    no_logs: bool = False

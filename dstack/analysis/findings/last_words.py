@@ -119,6 +119,7 @@ class Logs:
                 name=self.writer(tail),
                 text=line.text,
                 kind=line.kind,
+                writer=line.writer,
                 stream=tail.stream,
                 path=tail.path,
                 worker_id=tail.worker_id,
@@ -201,10 +202,10 @@ def _of_node(words: LastWords) -> bool:
     return words.kind in MEANINGS
 
 
-def _without_copies(found: list[LastWords]) -> Iterator[LastWords]:
-    """Without the lines that a driver prints for a worker whose own log has them."""
-    own = {one.text for one in found if not one.text.startswith("(")}
-    return (one for one in found if not (one.text.startswith("(") and one.text.partition(") ")[2] in own))
+def _without_copies(found: list[LastWords]) -> list[LastWords]:
+    """Without the lines that a driver prints for workers, if any worker's own log has them."""
+    own = {(one.kind, one.text) for one in found if not one.writer}
+    return [one for one in found if not (one.writer and (one.kind, one.text) in own)]
 
 
 def _folded(found: Iterable[LastWords]) -> Iterator[LastWords]:
@@ -225,12 +226,13 @@ def _sentence(words: LastWords) -> str:
         quiet = f"{duration(words.silent_before_s)} before the other {words.others} of its kind"
         return f"Silent first: {words.name}, whose last line was {quiet}{_when(words)}: {text}"
     lead = "Last line of" if words.is_last else "Printed by"
+    writer = f" for {words.writer}" if words.writer else ""
     others = f" and {words.others} more" if words.others else ""
     meaning = MEANINGS.get(words.kind, "")
     over = f" in {duration(words.over_s)}" if words.over_s else ""
     repeats = f"{times(words.count)}{over}" if words.count > 1 else ""
     remark = "; ".join(part for part in (meaning, repeats) if part)
-    return f"{lead} {words.name}{others}{_when(words)}: {text}{f' ({remark})' if remark else ''}"
+    return f"{lead} {words.name}{writer}{others}{_when(words)}: {text}{f' ({remark})' if remark else ''}"
 
 
 def _when(words: LastWords) -> str:

@@ -94,13 +94,13 @@ KNOWN: Sequence[tuple[LogKind, Sequence[str]]] = (
 TEXTS: Sequence[tuple[str, LogKind]] = tuple((text, kind) for kind, texts in KNOWN for text in texts)
 ENDINGS: Mapping[str, LogKind] = {
     "thread": "thread exception",
-    "asyncio": "asyncio exception",
+    "task": "asyncio exception",
     "exit": "exit exception",
     "fatal": "fatal error",
 }
 ENDING = re.compile(
     r"(?P<thread>Exception in thread )"
-    r"|(?P<asyncio>(?:Task|Future) exception was never retrieved|Exception in callback )"
+    r"|(?P<task>(?:Task|Future) exception was never retrieved|Exception in callback )"
     r"|(?P<exit>Error in atexit\._run_exitfuncs|Exception ignored in|Error in sys\.excepthook)"
     r"|(?P<fatal>Fatal Python error|\*\*\* (?:SIG[A-Z]+|Aborted) |Segmentation fault)"
 )
@@ -138,6 +138,7 @@ class _Found:
     kind: LogKind
     end: int
     place: tuple[str, int] | None = None
+    writer: str = ""
     count: int = 1
     first: str = ""
 
@@ -271,7 +272,7 @@ def _found(writer: str, numbered: Sequence[tuple[int, str]], known: _Known) -> l
         if at not in taken and _is_kept(line, known.stream):
             found.append(_Found(line.strip(), known.kind_of(line), at + 1))
     for one in found:
-        one.text, one.end = writer + one.text, numbered[one.end - 1][0]
+        one.writer, one.end = writer.strip(), numbered[one.end - 1][0]
     return found
 
 
@@ -287,6 +288,7 @@ def _line(found: _Found, total: int) -> LogLine:
     return LogLine(
         text=masked_log_line(found.text[:LONGEST_LINE]),
         kind=found.kind,
+        writer=found.writer,
         at=at,
         count=found.count,
         first_at=None if at is None or first_at is None else min(at, first_at),
@@ -298,9 +300,9 @@ def _line(found: _Found, total: int) -> LogLine:
 
 def _distinct(found: Iterable[_Found]) -> list[_Found]:
     """Each text once, where it was last, with its number; texts that differ in numbers only are the same."""
-    by_text: dict[tuple[LogKind, str], _Found] = {}
+    by_text: dict[tuple[LogKind, str, str], _Found] = {}
     for one in found:
-        key = one.kind, one.text.translate(WITHOUT_DIGITS)
+        key = one.kind, one.writer, one.text.translate(WITHOUT_DIGITS)
         if before := by_text.pop(key, None):
             one.count += before.count
             one.first = before.first or before.text

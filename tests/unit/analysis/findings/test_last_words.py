@@ -136,10 +136,13 @@ def test_no_more_than_a_few_lines_are_shown_and_each_text_once() -> None:
 def test_what_a_driver_printed_for_a_worker_is_shown_once_and_alone_if_the_worker_has_no_log() -> None:
     scene = stalled()
     driver, gate = scene.procs
-    copied = tail(driver, line(f"(Gate pid=7) {RAISED}", "thread exception"))
+    copied = tail(driver, line(RAISED, "thread exception", writer="(Gate pid=7)"))
 
-    assert texts(scene, copied, tail(gate, line(RAISED, "thread exception"))) == [RAISED]
-    assert texts(scene, copied) == [f"(Gate pid=7) {RAISED}"]
+    (own,) = finding(scene, copied, tail(gate, line(RAISED, "thread exception"))).last_words
+    (alone,) = finding(scene, copied).last_words
+
+    assert (own.writer, alone.writer) == ("", "(Gate pid=7)")
+    assert own.name.startswith("actor Gate ")
 
 
 def test_the_actor_that_fell_silent_long_before_its_kind_is_named() -> None:

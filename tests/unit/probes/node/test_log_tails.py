@@ -119,7 +119,7 @@ def test_lines_that_a_driver_prints_for_workers_are_told_apart() -> None:
 
     (line,) = [line for line in lines_of(text, "stdout") if line.kind != "plain"]
 
-    assert line.text == "(A pid=7) Exception in thread T: ValueError: x"
+    assert (line.writer, line.text) == ("(A pid=7)", "Exception in thread T: ValueError: x")
     assert (line.kind, line.file, line.line) == ("thread exception", "/app/load.py", 12)
 
 
