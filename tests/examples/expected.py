@@ -9,6 +9,7 @@
     Points at: return ray.get(ref)                  a line of code in the findings
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with the number of its waiters
     Failed before: Rank.step                        a failed call in its finding whose result is still held
+    Printed: Exception in thread T: KeyError: 1     a line of a log in its finding; a healthy program has none
     Outside: driver in threading.Event.wait         a wait outside of Ray, if there is no finding
     Next step: make Cashier.is_paid async           of the fix, or what to inspect next, in the first 15 lines
     Needs: two nodes                                the cluster, if one node of 2 CPUs and 1 GPU does not suit
@@ -28,6 +29,8 @@ from pathlib import Path
 
 from tests.clusters.dstack_command import Json
 
+HEALTHY = ("running", "idle")
+"""The verdicts of programs of which no line of a log may be shown, but for one that is stated."""
 ALARMS = ("deadlock", "hang")
 """The verdicts for waiters that can never proceed."""
 
@@ -42,6 +45,7 @@ _KEYS = (
     "Points at",
     "Ends in",
     "Failed before",
+    "Printed",
     "Needs",
     "Outside",
     "Next step",
@@ -67,6 +71,7 @@ class Expected:
     needs: str | None
     later: str | None
     next_step: str | None = None
+    printed: str | None = None
 
     def is_met_by(self, document: Json) -> bool:
         """Whether a document of ``dstack check --json`` has all expected values."""
@@ -89,6 +94,10 @@ class Expected:
             yield f"not pointed at: {self.line}"
         if self.failed and self.failed not in failed_before(document):
             yield f"failed before are {failed_before(document)}"
+        if self.printed and self.printed not in printed(document):
+            yield f"printed were {printed(document)}"
+        if self.verdict in HEALTHY and not self.printed and printed(document):
+            yield f"lines of a healthy program are shown: {printed(document)}"
         if self.blocker and self.blocker not in blockers(document)[:1]:
             yield f"final blockers are {blockers(document)}"
         if self.next_step and "report" in document and not self.shows_next_step(document["report"]):
@@ -131,6 +140,7 @@ def expected_of(path: Path) -> Expected:
         needs=stated.get("Needs"),
         later=re.split(r"\W", stated["Later"])[0] if "Later" in stated else None,
         next_step=stated.get("Next step"),
+        printed=stated.get("Printed"),
     )
 
 
@@ -155,6 +165,11 @@ def outside(document: Json) -> set[str]:
 def failed_before(document: Json) -> set[str]:
     """The failed calls in the findings whose results are still held."""
     return {one["name"] for finding in document["findings"] for one in finding["failed_before"] if one["is_held"]}
+
+
+def printed(document: Json) -> set[str]:
+    """The lines of logs in the findings."""
+    return {one["text"] for finding in document["findings"] for one in finding["last_words"]}
 
 
 def blockers(document: Json) -> list[tuple[str, int, int]]:

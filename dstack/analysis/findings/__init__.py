@@ -16,9 +16,9 @@ from dstack.analysis.findings.failures import Failures, identity
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import deadlock, failed, open_chain, running, stalled, unsatisfiable
-from dstack.analysis.findings.last_words import Logs
+from dstack.analysis.findings.last_words import Logs, next_step
 from dstack.analysis.findings.last_words import headline as in_headline
-from dstack.analysis.findings.last_words import step as step_of_log
+from dstack.analysis.findings.last_words import steps as steps_of_logs
 from dstack.analysis.findings.narration import Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
@@ -126,12 +126,13 @@ def _is_vague(draft: Draft) -> bool:
 def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
     """The complete finding."""
     draft, kind, last_words = facts.draft, KINDS[facts.draft.kind], logs.beside(facts)
-    drawn, printed = diagram(facts, narrator), tuple(map(step_of_log, last_words))
+    advice = kind.advice(facts, narrator)
+    drawn, printed = diagram(facts, narrator), tuple(steps_of_logs(last_words, draft.kind))
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
         summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, draft.kind)}",
-        advice=kind.advice(facts, narrator),
+        advice=next_step(last_words, advice) if draft.kind == "stalled" else advice,
         members=draft.members,
         cycle=draft.cycle,
         blocked_behind=draft.blocked_behind,

@@ -7,7 +7,7 @@ stuck or slow: healthy programs print warnings and errors, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 
@@ -17,11 +17,11 @@ from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import FindingKind, LastWords, Step
+from dstack.model.diagnosis import Advice, FindingKind, LastWords, Step
 from dstack.model.vertex_facts import ProcessName
 from dstack.model.vertex_keys import UnknownKey
 from dstack.observed.node import LogKind, LogLine, LogTail
-from dstack.words import duration, grouped, time_of_day, times
+from dstack.words import base_name, duration, grouped, time_of_day, times
 
 SHOWN_LINES = 3
 LONGEST, SHORT = 160, 80
@@ -30,7 +30,7 @@ STAMP = re.compile(r"^\W{0,2}\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\W?\
 """The time that a line begins with."""
 REPEATED = 3
 """A warning that is printed so often says something."""
-RECENT_S = 3600.0
+NOW_S, RECENT_S = 600.0, 3600.0
 """A line that may be of no matter counts if it is no older before the wait."""
 QUIET_S, QUIETER = 5.0, 3.0
 """A process fell silent first if it did so long before the others, and so many times as long as these differ."""
@@ -72,6 +72,7 @@ TELLING: frozenset[LogKind] = frozenset(
     )
 )
 """Kinds of which one line is worth showing; others count if they repeat, or are the last that was printed."""
+ENDED: tuple[LogKind, ...] = ("thread exception", "asyncio exception")
 OF_START = ("scheduler", "executor", "holder", "setup")
 """Unknown targets that the raylet's log may explain."""
 
@@ -96,7 +97,7 @@ class Logs:
             for place, worker_id in enumerate(self._workers(facts))
             for tail in self._of_worker.get(worker_id, ())
             for words in self._words(tail, since, place)
-            if _says_something(words, facts.draft.kind, since or self._index.snapshot.taken_at)
+            if _says_something(words, facts.draft.kind, self._index.snapshot.taken_at)
         ]
         if any(isinstance(end.key, UnknownKey) and end.key.what in OF_START for end in facts.ends):
             found += (one for tail in self._of_node for one in self._words(tail, since, len(found)) if _of_node(one))
@@ -188,11 +189,17 @@ def _is_asked(facts: FindingFacts) -> bool:
 OPEN_ENDED: tuple[FindingKind, ...] = ("running", "polling", "starved", "failed")
 
 
-def _says_something(words: LastWords, kind: FindingKind, since: float) -> bool:
-    """Whether a line may say why something waits; beside a proven deadlock only one that tells by itself."""
+def _says_something(words: LastWords, kind: FindingKind, now: float) -> bool:
+    """Whether a line may say why something waits; beside a proven deadlock only one that tells by itself.
+
+    Beside what may just go on, only a line counts that is printed again and again until now.
+    """
+    if kind in ("running", "starved", "failed"):
+        return words.kind != "plain" and words.count >= REPEATED and (words.at or 0.0) > now - NOW_S
     if words.kind in TELLING:
         return True
-    if words.at is not None and since - words.at > RECENT_S:
+    age_s = words.before_s if words.before_s is not None else now - (words.at or now)
+    if age_s > RECENT_S:
         return False
     is_noted = words.kind not in ("plain", "warning") and (words.is_last or words.count >= REPEATED)
     return kind != "deadlock" and (is_noted or (words.kind == "warning" and words.count >= REPEATED))
@@ -244,11 +251,35 @@ def _when(words: LastWords) -> str:
 
 def headline(found: Iterable[LastWords], kind: FindingKind) -> str:
     """What the first line that tells by itself adds to a sentence about waits that are stuck or at rest."""
-    first = next((one for one in found if one.kind in TELLING and one.silent_before_s is None), None)
-    if first is None or kind in OPEN_ENDED:
+    first = _in_headline(found, kind)
+    if first is None:
         return ""
     at = f" at {time_of_day(first.at)}" if first.at else ""
     return f"; {first.name} printed “{shown(first.text, SHORT)}”{at}"
+
+
+def steps(found: Sequence[LastWords], kind: FindingKind) -> Iterator[Step]:
+    """A sentence for each line that the headline does not have already."""
+    first = _in_headline(found, kind)
+    is_whole = first is not None and len(without_time(first.text)) <= SHORT
+    return (step(one) for one in found if not (is_whole and one is first))
+
+
+def _in_headline(found: Iterable[LastWords], kind: FindingKind) -> LastWords | None:
+    if kind in OPEN_ENDED:
+        return None
+    return next((one for one in found if one.kind in TELLING and one.silent_before_s is None), None)
+
+
+def next_step(found: Iterable[LastWords], advice: Advice) -> Advice:
+    """The exception that ended a thread or asyncio task, in place of a search for who ends a wait."""
+    ended = next((one for one in found if one.kind in ENDED and one.file), None)
+    if ended is None or ended.file is None or advice.kind != "next":
+        return advice
+    place = f"{base_name(ended.file)}:{ended.line}"
+    return Advice(
+        kind="next", text=f"Correct the exception at {place}: what ended there may have had to end this wait."
+    )
 
 
 def shown(text: str, most: int) -> str:

@@ -54,20 +54,32 @@ def texts(scene: Scene, *tails: LogTail) -> list[str]:
     return [words.text for words in finding(scene, *tails).last_words]
 
 
-def test_an_exception_that_ended_a_thread_is_in_the_headline_and_beside_the_wait() -> None:
+def test_an_exception_that_ended_a_thread_is_in_the_headline_and_is_the_next_thing_to_correct() -> None:
     scene = stalled()
     gate = scene.procs[1]
     own = tail(gate, line(RAISED, "thread exception", file=APP, line=12, at=TAKEN_AT - 75.0))
-    snapshot = replace(scene.snapshot(), log_tails=(own,))
-    analysed = AnalysedSnapshot.of(snapshot)
+    analysed = AnalysedSnapshot.of(replace(scene.snapshot(), log_tails=(own,)))
 
     (found,) = analysed.diagnosis.findings
+    (words,) = found.last_words
     report = " ".join(report_text(analysed).split())
 
     assert found.kind == "stalled"
     assert f"printed “{RAISED}” at " in found.summary
-    assert f": {RAISED} (a thread of it has ended) {APP}:12 " in report
-    assert (found.last_words[0].file, found.last_words[0].line, found.last_words[0].pid) == (APP, 12, gate.worker.pid)
+    assert report.count(RAISED) == 1
+    assert "Next: Correct the exception at app.py:12: what ended there may have had to end this wait." in report
+    assert (words.file, words.line, words.pid) == (APP, 12, gate.worker.pid)
+
+
+def test_a_line_that_is_cut_in_the_headline_is_shown_below_with_its_place() -> None:
+    scene = stalled()
+    text = f"{RAISED} {'of the index ' * 6}"
+    own = tail(scene.procs[1], line(text, "thread exception", file=APP, line=12))
+
+    report = " ".join(report_text(AnalysedSnapshot.of(replace(scene.snapshot(), log_tails=(own,)))).split())
+
+    assert "…” at " in report.partition(" printed ")[2][:100]
+    assert f": {text.strip()} (a thread of it has ended) {APP}:12 " in report
 
 
 @pytest.mark.parametrize(
