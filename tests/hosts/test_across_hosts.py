@@ -84,6 +84,14 @@ def test_a_deadlock_is_found_from_any_host(deadlock: Hosts, on: int, address: st
     assert len(document["timing"]["sample_s"]) == 2
 
 
+def test_what_members_printed_is_read_on_their_hosts(deadlock: Hosts) -> None:
+    result = dstack(deadlock, 1, "logs", "pass_token", "--address", deadlock.address)
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("the token is passed on; password=***") == 2
+    assert result.stdout.count("actor Member ") == 2
+
+
 def test_the_history_has_no_tasks_of_probes(deadlock: Hosts) -> None:
     check(deadlock)
     result = dstack(deadlock, 1, "graph", "--format", "json")

@@ -13,7 +13,7 @@ import pytest
 from dstack.probes.node.procfs import proc
 from tests.clusters.dstack_command import Json
 from tests.hosts import Hosts
-from tests.hosts.command import check
+from tests.hosts.command import check, dstack
 from tests.hosts.rings import members_of, ring
 
 pytestmark = [
@@ -68,6 +68,8 @@ def test_dstack_in_the_container_of_ray_reads_all_pods_as_their_users(pods: Host
     assert status == ["Uid:", *[str(RAY)] * 4, "CapPrm:", "0" * 16, "CapBnd:", "0" * 16]
 
     assert_found_by_memory(pods, check(pods, 1))
+    printed = dstack(pods, 1, "logs", "pass_token", "--address", pods.address).stdout
+    assert printed.count("the token is passed on; password=***") == 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _OPTION = re.compile(
     re.IGNORECASE,
 )
 _IN_LOG = re.compile(
-    rf"(\w*(?:{_CERTAIN})\w*(?<!error)(?<!exception)(?<!warning)(?<!tokens)[\"']?\s*(?:[:=]|\bis\b)\s*"
+    rf"(\w*(?:{_CERTAIN})\w*(?<!error)(?<!exception)(?<!warning)(?<!tokens)[\"']?\s*[:=]\s*"
     r"(?:bearer\s+|basic\s+)?|\bbearer\s+)"
     r"(\"[^\"]*\"?|'[^']*'?|[^\s,;&}]+)",
     re.IGNORECASE,

@@ -5,6 +5,7 @@ call of the first member.
 """
 
 import argparse
+import sys
 from typing import Any
 
 import ray
@@ -16,6 +17,7 @@ class Member:
         self.following = following
 
     def pass_token(self) -> None:
+        print("the token is passed on; password=s3cr3t", file=sys.stderr)
         ray.get(self.following.pass_token.remote())
 
 

@@ -184,7 +184,7 @@ def test_hostile_texts_are_not_slow() -> None:
     [
         ("login with password: s3cr3t failed", "login with password: *** failed"),
         ("token=s3cr3t, user=bob", "token=*** user=bob"),
-        ("my token is s3cr3t", "my token is ***"),
+        ("the token is expired", "the token is expired"),
         ('{"api_key": "s3cr3t", "user": "bob"}', '{"api_key": ***, "user": "bob"}'),
         ("Authorization: Bearer s3cr3t ok", "Authorization: Bearer *** ok"),
         ("GET https://bob:s3cr3t@host/x?sig=1&token=s3cr3t", "GET https://***@host/x?sig=1&token=***"),
