@@ -103,14 +103,25 @@ class Logs:
             found += (one for tail in self._of_node for one in self._words(tail, since, len(found)) if _of_node(one))
         found = list(_folded(_without_copies(found)))
         found.sort(key=lambda one: (one.kind not in TELLING, one.place, -(one.at or 0.0)))
-        return (*found, *self._silences(facts, since))[:SHOWN_LINES]
+        known = {one.worker_id for one in found}
+        silences = (one for one in self._silences(facts, since) if one.worker_id not in known)
+        return (*found, *silences)[:SHOWN_LINES]
 
     def _workers(self, facts: FindingFacts) -> Iterator[str]:
         """The processes of a finding, the nearest to its cause first: failed ones, final blockers, members, callers."""
         failed = {one.pid for one in facts.failed_before if one.pid}
-        ended = (id for id, tails in self._of_worker.items() if failed.intersection(tail.pid for tail in tails))
+        actors = {one.actor_id for one in facts.failed_before if one.actor_id}
+        ended = (
+            worker_id
+            for worker_id, tails in self._of_worker.items()
+            if failed.intersection(tail.pid for tail in tails) or self._actor_id(worker_id) in actors
+        )
         alive = (one.worker_id for one in chain(facts.ends, facts.members, facts.behind) if one.worker_id)
         return iter(dict.fromkeys(chain(ended, alive)))
+
+    def _actor_id(self, worker_id: str) -> str | None:
+        actor = self._index.actor_of_worker(worker_id)
+        return actor.actor_id if actor else None
 
     def _words(self, tail: LogTail, since: float | None, place: int) -> Iterator[LastWords]:
         snapshot = self._index.snapshot
@@ -159,7 +170,9 @@ class Logs:
             return names.process(ProcessName(sort="ended process", pid=tail.pid))
         is_child = tail.pid not in (None, worker.pid)
         process = names.process(subjects.process(self._index, worker.worker_id, with_pid=not is_child))
-        return f"{names.child_process(tail.pid or 0)} of {process}" if is_child else process
+        rank = self._index.ranks(worker.worker_id, tail.pid if is_child else None).rank
+        whole = f"{names.child_process(tail.pid or 0)} of {process}" if is_child else process
+        return whole if rank is None else f"{names.ranks([rank])}'s {whole}"
 
     def _silences(self, facts: FindingFacts, since: float | None) -> Iterator[LastWords]:
         """Of the actors of each class, the one whose last line is much older than those of all others."""

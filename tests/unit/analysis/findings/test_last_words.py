@@ -13,6 +13,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Finding
 from dstack.observed.node import LogKind, LogLine, LogTail
 from dstack.report.text import report_text
+from tests.unit.analysis.graph.rank_scenes import gang
 from tests.unit.scenes import APP, TAKEN_AT, Scene
 from tests.unit.scenes.processes import SceneProcess
 
@@ -186,3 +187,22 @@ def test_a_child_process_is_named_with_its_worker() -> None:
     (words,) = finding(scene, tail(gate, line("NCCL WARN", "NCCL"), pid=gate.worker.pid + 1)).last_words
 
     assert words.name.startswith(f"child process (pid {gate.worker.pid + 1}) of actor Gate ")
+
+
+def test_the_rank_that_never_came_is_named_with_what_it_printed() -> None:
+    it = gang(4).collect((0, 1, 2))
+    it.ranks[3].is_in(EVENT, "0x5")
+    it.scene.sample().second_sample()
+    lost = tail(it.ranks[3], line("RuntimeError: CUDA error: out of memory", "CUDA"))
+
+    found = finding(it.scene, lost, *(tail(rank, line("step 3")) for rank in it.ranks[:3]))
+
+    assert "rank 3's actor Rank " in found.summary
+    assert "printed “RuntimeError: CUDA error: out of memory” at " in found.summary
+
+
+def test_a_rank_whose_call_has_failed_is_named_with_what_it_printed() -> None:
+    it = gang(4).collect((0, 1, 2)).fails(3)
+    it.scene.sample().second_sample()
+
+    assert texts(it.scene, tail(it.ranks[3], line("NCCL WARN", "NCCL"))) == ["NCCL WARN"]
