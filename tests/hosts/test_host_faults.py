@@ -182,6 +182,7 @@ def test_a_timeout_gives_a_partial_report(deadlock: Hosts, timeout_s: float) -> 
         assert done.returncode in (1, 4)
 
 
+@pytest.mark.exhaustive
 def test_a_command_interrupted_at_any_time_ends_cleanly(deadlock: Hosts) -> None:
     """A snapshot is interrupted at times of its measured duration; its file is complete or absent."""
     path = f"/tmp/{secrets.token_hex(4)}.json"

@@ -18,6 +18,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.exhaustive
 def test_a_command_that_does_not_end_leaves_a_snapshot_of_the_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "hangs"
     with run_example("two_actors") as example:

@@ -30,7 +30,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.ray
 
 RUNS = frozenset({"load", "train", "store", "compute", "licensed", "outer", "step", "respond", "computing"})
-MEASURED_S = 40.0
+MEASURED_S = 30.0
 WITHIN_POINTS = 5.0
 ENDED_S = 240.0
 Running = tuple[Example, Path]

@@ -135,6 +135,7 @@ FEW_BYTES = 10_000
 """The most bytes that Ray adds to a value."""
 
 
+@pytest.mark.exhaustive
 def test_objects_between_actors_are_counted_as_a_lower_bound(shared: SharedCluster, tmp_path: Path) -> None:
     with shared.running(PROGRAMS / "drivers/passed_objects.py", [str(tmp_path)]) as running:
         profile, spent = profiled(running, tmp_path, 6.0)
@@ -170,6 +171,7 @@ while True:
 """
 
 
+@pytest.mark.exhaustive
 def test_in_hindsight_a_wait_is_for_what_ended_last_and_each_is_a_step(shared: SharedCluster, tmp_path: Path) -> None:
     script = tmp_path / "unequal.py"
     script.write_text(UNEQUAL)
