@@ -15,8 +15,9 @@ from dstack.files.snapshot_file import load
 from dstack.tui.app import VIEWS, Dialog, DstackApp
 from dstack.tui.output_app import AskPath
 from dstack.tui.snapshot_sources import Files
-from dstack.tui.views.base import View
+from dstack.tui.views.base import NO_LOG, View
 from dstack.tui.widgets.outline import Outline
+from tests.examples.recorded import RECORDED
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Gated, Scripted, recorded
 from tests.unit.project.test_language import banned_in
@@ -241,6 +242,41 @@ def test_the_filter_shows_only_lines_with_the_words_and_escape_clears_it() -> No
             assert len(found) < everything
             assert all("Next:" in text or "." in text.split()[0] for text in found)
             assert len(list(outline.visible_lines)) == everything
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("mode", "keys", "name"),
+    [
+        ("verdict", (), "actor Reader"),
+        ("stacks", ("j",), "driver setter_thread_raised.py"),
+        ("cluster", ("j", "right", "j", "j", "j", "j"), "actor Reader"),
+    ],
+)
+def test_l_shows_the_logs_of_the_selected_processes(mode: str, keys: tuple[str, ...], name: str) -> None:
+    async def body() -> None:
+        async with running(Files("f", [load(str(RECORDED / "hangs/setter_thread_raised.json.gz"))])) as (app, pilot):
+            await app.switch_mode(mode)
+            await pilot.press(*keys, "l")
+            await until(pilot, lambda: isinstance(app.screen, Dialog))
+            text = screen_text(app)
+            await pilot.press("l")
+            assert isinstance(app.screen, View)
+
+        assert "Last lines of logs" in text
+        assert name in text.splitlines()[2]
+        assert "Exception in thread loader: KeyError: 'rows'" in text
+
+    run(body)
+
+
+def test_l_says_where_to_find_logs_that_were_not_read() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            await pilot.press("l")
+            await until(pilot, lambda: app._notifications)
+            assert [note.message for note in app._notifications] == [NO_LOG]
 
     run(body)
 

@@ -304,10 +304,12 @@ class ClusterView(OutlineView):
 
     @property
     def log_tails(self) -> Sequence[LogTail]:
-        """The logs of the worker."""
-        if not isinstance(data := self._data, WorkerSummary) or self.analysed is None:
-            return ()
-        return tails_of_workers(self.analysed, [data.worker.worker_id])
+        """The logs of the worker, or of the node's raylet and agent."""
+        data = self._data
+        if isinstance(data, WorkerSummary) and self.analysed:
+            return tails_of_workers(self.analysed, [data.worker.worker_id])
+        tails = self.analysed.snapshot.log_tails if self.analysed and isinstance(data, Node) else ()
+        return [tail for tail in tails if isinstance(data, Node) and tail.node_id == data.node_id]
 
     @property
     def waits_vertex(self) -> Key | None:
