@@ -53,7 +53,7 @@ class Drawn:
     behind: tuple[FindingLine, ...]
     remarks: tuple[FindingLine, ...]
     assumed: tuple[str, ...]
-    logs: str
+    logs: tuple[str, ...]
 
 
 def section(data: ReportData) -> Section | None:
@@ -87,9 +87,9 @@ def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, st
     )
 
 
-def _logs(analysed: AnalysedSnapshot, finding: Finding) -> str:
+def _logs(analysed: AnalysedSnapshot, finding: Finding) -> tuple[str, ...]:
     rows = list(log_rows(analysed, tails_of_finding(analysed, finding)))
-    return plain_text(lambda console: print_rows(console, rows), LOG_WIDTH)
+    return tuple(plain_text(lambda console: print_rows(console, rows), LOG_WIDTH).splitlines())
 
 
 def _lines(

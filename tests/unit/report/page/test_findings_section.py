@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskHistory
-from dstack.observed.node import Failure
+from dstack.observed.node import Failure, LogLine
 from dstack.report.page import findings_section as module
-from dstack.report.page.findings_section import coverage_section
+from dstack.report.page.findings_section import coverage_section, section
 from dstack.report.page.section import ReportData
+from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
@@ -122,3 +123,20 @@ def test_many_failures_are_cut_and_their_text_is_no_markup(monkeypatch: pytest.M
 @given(related_snapshots())
 def test_random_snapshots_have_a_coverage_section(snapshot: Snapshot) -> None:
     assert "observed" in text_of(snapshot)
+
+
+def test_the_logs_of_a_finding_are_folded_line_by_line_and_no_markup() -> None:
+    snapshot = load(str(RECORDED / "hangs/setter_thread_raised.json.gz"))
+    tails = tuple(
+        dataclasses.replace(tail, lines=(*tail.lines, LogLine(text=ATTACK, kind="error")))
+        for tail in snapshot.log_tails
+    )
+
+    found = section(ReportData(AnalysedSnapshot.of(replace(snapshot, log_tails=tails))))
+
+    assert found is not None
+    elements = elements_of(found.body)
+    assert "Last lines of the logs of its processes" in elements.text
+    lines = found.body.partition("<pre>")[2].partition("</pre>")[0].splitlines()
+    assert any("Exception in thread loader: KeyError:" in line and line.startswith(" " * 14) for line in lines)
+    assert not list(elements.all("script"))
