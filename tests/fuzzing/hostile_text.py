@@ -78,6 +78,11 @@ def hostile(snapshot: Snapshot, text: str = HOSTILE) -> Snapshot:
     plain["sources"] = {frame["file"]: {str(line): text for line in lines} for frame in plain["frames"]}
     plain["notes"] = [text]
     plain["failures"] = [{"stage": "stacks", "reason": text, "remedy": text}]
+    line = {"text": text[:1000], "kind": "thread exception", "file": text, "line": 1}
+    plain["log_tails"] = [
+        {"path": text, "stream": "stderr", "written_at": 1.0, "lines": [line], "worker_id": worker["worker_id"]}
+        for worker in plain["workers"]
+    ]
     for sample in plain["samples"]:
         for worker in sample.get("workers", ()):
             process = worker.get("process") or {}
