@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 
 from dstack.cli.examples import demo
 from dstack.cli.history import graph, timeline
+from dstack.cli.memory import memory
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
 from dstack.cli.profile import profile
@@ -111,6 +112,7 @@ for command in (
     graph,
     logs,
     mcp,
+    memory,
     record,
     profile,
     report,

@@ -27,6 +27,8 @@ LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
 HANDOVER_S = 1.0
 """The child process stops reading this long before it would be killed, on a slow host longer."""
+ALL_OBJECTS = 100_000
+"""The maximum number of values in the object store that a snapshot lists if it is about them."""
 WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 SAVED_HISTORY = 20_000
@@ -41,13 +43,15 @@ class Terms(NamedTuple):
     """How to take a snapshot.
 
     ``options`` and ``watch_s`` are arguments of :func:`dstack.snapshot`. ``history`` is the maximum number of attempts
-    of tasks in the snapshot's history, 0 for no history.
+    of tasks in the snapshot's history, 0 for no history. ``objects`` is the maximum number of values in the object store
+    that it lists, the largest ones; None for a few.
     """
 
     timeout_s: float = 30.0
     options: ReadingOptions = ReadingOptions()
     watch_s: float | None = None
     history: int = 0
+    objects: int | None = None
 
     @property
     def limit_s(self) -> float:

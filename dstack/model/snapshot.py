@@ -17,6 +17,7 @@ from dstack.observed.node import (
     Failure,
     HostFigures,
     LogTail,
+    ObjectPlace,
     RayletReport,
     Ref,
     Task,
@@ -25,7 +26,7 @@ from dstack.observed.node import (
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
-VERSION = (2, 1)
+VERSION = (2, 2)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -347,6 +348,70 @@ class TaskHistory(Model, frozen=True):
     object_bytes: dict[str, Natural] = {}
 
 
+class ObjectUse(Model, frozen=True):
+    """How a process keeps an object: ``local`` variables, ``argument`` of unfinished tasks, ``is_mapped`` in use.
+
+    ``call_site`` is where the process got its ref, empty unless Ray records that.
+    """
+
+    worker_id: str
+    local: Natural = 0
+    argument: Natural = 0
+    is_mapped: bool = False
+    call_site: str = ""
+
+
+class StoredObject(Model, frozen=True):
+    """A value in the object store, as processes report it, with their ``uses``.
+
+    ``owner_id`` is the worker that made the ref, None if it did not answer. ``maker`` is the name of the task that has
+    returned the value, or that has put it there if ``is_put``; empty if no owner of the task names it. ``inside`` are
+    objects that contain it. ``place`` is None if its owner was not asked, or did not say.
+    """
+
+    ref: str
+    size_bytes: Natural
+    owner_id: str | None = None
+    maker: str = ""
+    is_put: bool = False
+    uses: tuple[ObjectUse, ...] = ()
+    inside: tuple[str, ...] = ()
+    place: ObjectPlace | None = None
+
+
+class ObjectSum(Model, frozen=True):
+    """The values in the object store that one function has returned or put there, or one owner if none is known."""
+
+    objects: Natural
+    size_bytes: Natural
+    maker: str = ""
+    is_put: bool = False
+    owner_id: str | None = None
+
+
+class KeptSum(Model, frozen=True):
+    """The values in the object store that one process keeps; of these, ``mapped_bytes`` are in use by it."""
+
+    worker_id: str
+    objects: Natural
+    size_bytes: Natural
+    mapped_bytes: Natural = 0
+
+
+class StoredObjects(Model, frozen=True):
+    """The values in the object store that processes know, of 100 KiB and more; smaller ones are in their owners.
+
+    ``total`` of them have ``size_bytes``, each counted once, wherever its copies are. The largest ones are listed, and
+    the largest sums ``by_maker`` and ``by_process``.
+    """
+
+    total: Natural
+    size_bytes: Natural
+    largest: tuple[StoredObject, ...] = ()
+    by_maker: tuple[ObjectSum, ...] = ()
+    by_process: tuple[KeptSum, ...] = ()
+
+
 class TcpEnd(Model, frozen=True):
     """The processes that have one end of a TCP connection open, on their node."""
 
@@ -365,7 +430,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     driver made the cluster for itself, by ``ray.init()``: no other node is meant to join. ``readings`` are partial
     samples between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was
     not requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait
-    at the other end, by their addresses, the local one first.
+    at the other end, by their addresses, the local one first. ``stored`` is what the last sample shows of the object store,
+    None if no process reported a value there.
     """
 
     schema: str = SCHEMA
@@ -394,6 +460,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     tcp_ends: dict[str, TcpEnd] = {}
     raylet_reports: tuple[RayletReport, ...] = ()
     log_tails: tuple[LogTail, ...] = ()
+    stored: StoredObjects | None = None
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()

@@ -114,7 +114,9 @@ class Ref:
 
     ``size_bytes`` is -1 until the value is available. ``argument_uses`` counts the submitted tasks that take it,
     ``local_uses`` the variables of the process that hold it; ``is_contained`` says that it is inside another object.
-    Handles of actors are refs too (:data:`ACTOR_HANDLE`).
+    Handles of actors are refs too (:data:`ACTOR_HANDLE`). The rest is only known of values in the object store:
+    ``inside`` are the owned objects that contain the ref, and ``call_site`` is where the process got it, if Ray
+    records that (``RAY_record_ref_creation_sites=1``).
     """
 
     ref: str
@@ -125,6 +127,20 @@ class Ref:
     local_uses: Int = 0
     is_contained: bool = False
     attempt: Int = 0
+    inside: tuple[str, ...] = ()
+    call_site: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPlace:
+    """Where the owner of a value in the object store says that it is: on these nodes in memory, or spilled.
+
+    ``spilled_on`` is the node on whose disk it is, None for storage outside of the cluster.
+    """
+
+    node_ids: tuple[str, ...] = ()
+    is_spilled: bool = False
+    spilled_on: str | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +151,10 @@ class CoreWorkerReply:
     only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
     whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
     ``argument_bytes`` are those of the objects in shared memory that its unfinished tasks take, or that are inside of
-    their arguments. ``mapped`` are the objects there whose values the process uses, by id, with their sizes in bytes. A
-    poll asks for no details: then there are no ``tasks``, but the state of each by its id in ``task_states``.
+    their arguments. ``mapped`` are the objects there whose values the process uses, by id, with their sizes in bytes.
+    ``makers`` are the names of the ended tasks whose values are there, by id, and ``places`` says where some of those
+    values are that it owns. A poll asks for no details: then there are no ``tasks``, but the state of
+    each by its id in ``task_states``.
     """
 
     worker_id: str
@@ -149,6 +167,8 @@ class CoreWorkerReply:
     is_cut: bool = False
     argument_bytes: Natural = 0
     mapped: dict[str, Natural] = field(default_factory=dict)
+    makers: dict[str, str] = field(default_factory=dict)
+    places: dict[str, ObjectPlace] = field(default_factory=dict)
     counters: tuple[Int, ...] = ()
     tasks: tuple[Task, ...] = ()
     task_states: dict[str, str] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from dstack.probes.ray_state.control_plane import (
     take_inventory,
     take_roll,
 )
+from dstack.probes.ray_state.stored_objects import stored_objects
 from dstack.probes.ray_state.task_events import (
     EndedTasks,
     ask_arrived_calls,
@@ -41,6 +42,8 @@ Answers = Mapping[str, CoreWorkerReply]
 TIMES_TIMEOUT_S = 0.5
 ENDED_TIMEOUT_S = 5.0
 """Twice the time that two requests take the dashboard head with as many tasks as it keeps; the GCS takes a third."""
+LISTED_OBJECTS, PLACED_OBJECTS = 100, 20
+"""How many of the largest values in the object store are listed, and of how many of an owner it is asked where."""
 MAX_TCP_ENDS = 1_000
 """The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100
@@ -51,13 +54,21 @@ RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
 class ClusterProbe:
-    """Takes the samples of one snapshot, with the probes of a session.
+    """Takes the samples of one snapshot, with the probes of a session, and lists the largest ``objects``.
 
     Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
 
-    def __init__(self, session: ProbeSession, address: str | None, options: ReadingOptions, progress: Progress) -> None:
+    def __init__(
+        self,
+        session: ProbeSession,
+        address: str | None,
+        options: ReadingOptions,
+        progress: Progress,
+        objects: int = LISTED_OBJECTS,
+    ) -> None:
         self._observed = Observations()
+        self._objects = objects
         self._pauses = options.pauses
         self._logs = options.logs
         self._progress = progress
@@ -197,7 +208,7 @@ class ClusterProbe:
         self._liveness.note_listed(inventory)
         workers = self._liveness.to_ask(inventory.workers)
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
-        how = questions(self.cluster.metadata, budget.rpc_timeout_s())
+        how = questions(self.cluster.metadata, budget.rpc_timeout_s(), places=self._places(budget.sample))
         found = MergedAnswers(
             self._observed, workers, budget.sample, lambda some: self._own_of(some, budget), inventory
         )
@@ -220,6 +231,15 @@ class ClusterProbe:
         self._note(found.failures_of({one.worker_id for one in found.starting}))
         self._add(inventory, tuple(samples), here, wanted, budget)
 
+    def _places(self, sample: int) -> int:
+        """Of how many values their owner is asked where they are: of few, in the second sample, unless all are wanted.
+
+        That takes another request to each owner.
+        """
+        if self._objects > LISTED_OBJECTS:
+            return self._objects
+        return PLACED_OBJECTS if self._objects and sample > 1 else 0
+
     def _take_over(self, found: MergedAnswers) -> None:
         """Add what has not changed since an earlier sample; nothing, unless this is a round of a profile."""
 
@@ -231,7 +251,7 @@ class ClusterProbe:
         others = [w for w in workers if w.node_id not in done and w.worker_id not in found.replies]
         if not others:
             return {}
-        how = questions(self.cluster.metadata, budget.rpc_timeout_s())
+        how = questions(self.cluster.metadata, budget.rpc_timeout_s(), places=self._places(budget.sample))
         replies, failures = ask_core_workers(others, how, budget.deadline, budget.sample)
         self._note(failures)
         self._liveness.note_silent(failures)
@@ -294,6 +314,8 @@ class ClusterProbe:
         """Adds the sample to the record, with the refs and the arrived calls that matter for its waits."""
         arrived = self._arrived_calls(answers, budget)
         self._observed.note_refs([ref for answer in answers.values() for ref in answer.refs])
+        if self._objects:
+            self._observed.stored = stored_objects(answers, self._objects) or self._observed.stored
         of_first = (one.workers for one in self._observed.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)

@@ -23,6 +23,7 @@ from dstack.model.snapshot import (
     Node,
     Sample,
     Snapshot,
+    StoredObjects,
     TaskHistory,
     TaskTimes,
     TcpEnd,
@@ -188,7 +189,7 @@ class Observations:
 
     ``starting`` are the workers of any sample that Ray did not list then, by id. ``holders`` are, by task, the workers
     that held a result of it in the last sample. ``object_bytes`` are, by task, the sizes of the objects alive in the
-    first one.
+    first one. ``stored`` is what the last sample shows of the object store.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -207,6 +208,7 @@ class Observations:
     holders: dict[str, set[str]] = field(default_factory=dict)
     history: Future[tuple[TaskHistory | None, Failure | None]] | None = None
     object_bytes: dict[str, int] = field(default_factory=dict)
+    stored: StoredObjects | None = None
     notes: dict[str, None] = field(default_factory=dict)
 
     def note_refs(self, refs: Sequence[Ref]) -> None:
@@ -303,6 +305,7 @@ class Observations:
             tcp_ends=self.tcp_ends,
             raylet_reports=tuple(self.raylets.values()),
             log_tails=tuple(self.log_tails.values()),
+            stored=self.stored,
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *filter(None, [lack])], inventory.workers),
             notes=(*cluster.notes, *self.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),

@@ -27,6 +27,8 @@ from dstack.probes.node.core_worker_replies import (
     is_from,
     observed,
     omission,
+    owned_values,
+    places,
     timed_out,
 )
 from dstack.probes.node.ray_messages import REMEDY, Protocol, folder_of_module, release_of_folder
@@ -146,6 +148,8 @@ def _key(worker: CoreWorker) -> tuple[str, str]:
     return worker["worker_id"], address_of(worker)
 
 
+LOCATIONS = ("CoreWorkerService", "GetObjectLocationsOwner")
+"""The method that says where objects are."""
 MAX_AT_ONCE = 64
 """The most calls at the same time, so that connections and threads do not grow with workers."""
 MAX_WAIT_S = 1e6
@@ -169,6 +173,8 @@ class _Call:
     is_kept: bool
     timeout_s: float
     until: float
+    objects: tuple[str, ...] = ()
+    """The objects of which it asks where they are; it asks for tasks and refs if there are none."""
     future: Any = None
 
 
@@ -242,23 +248,32 @@ class _Round:
                 self._await_event()
         return self._replies
 
-    def _begin(self, worker: CoreWorker) -> None:
+    def _begin(self, worker: CoreWorker, objects: Sequence[str] = ()) -> None:
         now = time.monotonic()
         timeout_s = min(self._questions["timeout_s"], self._deadline - now)
         if timeout_s <= 0:
-            self._fail(worker, Problem(STAGE, "it was not asked, because others did not answer in time", "timeout"))
+            if not objects:
+                self._fail(worker, Problem(STAGE, "it was not asked, because others did not answer in time", "timeout"))
             return
-        request = self._modules.core_worker.GetCoreWorkerStatsRequest(
-            intended_worker_id=bytes.fromhex(worker["worker_id"]),
+        call = _Call(worker, *self._channels.take(worker), timeout_s, now + timeout_s + GRACE_S, tuple(objects))
+        stub = self._modules.service.CoreWorkerServiceStub(call.channel)
+        method = stub.GetObjectLocationsOwner if objects else stub.GetCoreWorkerStats
+        call.future = method.future(self._request(call), timeout=timeout_s, metadata=self._metadata)
+        self._running.add(call)
+        call.future.add_done_callback(lambda _: self._events.put(call))
+
+    def _request(self, call: _Call) -> Any:
+        worker_id = bytes.fromhex(call.worker["worker_id"])
+        if call.objects:
+            return self._modules.core_worker.GetObjectLocationsOwnerRequest(
+                intended_worker_id=worker_id, object_ids=map(bytes.fromhex, call.objects)
+            )
+        return self._modules.core_worker.GetCoreWorkerStatsRequest(
+            intended_worker_id=worker_id,
             include_memory_info=self._questions["with_refs"],
             include_task_info=True,
             limit=self._questions["limit"],
         )
-        call = _Call(worker, *self._channels.take(worker), timeout_s, now + timeout_s + GRACE_S)
-        stub = self._modules.service.CoreWorkerServiceStub(call.channel)
-        call.future = stub.GetCoreWorkerStats.future(request, timeout=timeout_s, metadata=self._metadata)
-        self._running.add(call)
-        call.future.add_done_callback(lambda _: self._events.put(call))
 
     def _await_event(self) -> None:
         """Handles a call that ends or another worker, or the calls that should have ended by now."""
@@ -270,7 +285,8 @@ class _Round:
             for late in [one for one in self._running if one.until <= time.monotonic()]:
                 late.future.cancel()
                 self._end(late, is_good=False)
-                self._fail(late.worker, timed_out(late.timeout_s), late.timeout_s)
+                if not late.objects:
+                    self._fail(late.worker, timed_out(late.timeout_s), late.timeout_s)
             return
         if event is None:
             self._has_more = False
@@ -282,6 +298,10 @@ class _Round:
     def _note(self, call: _Call) -> None:
         """Notes the reply of a call that ended, or its failure."""
         error = call.future.exception()
+        if call.objects:
+            self._end(call, is_good=error is None)
+            self._note_places(call, None if error else call.future.result())
+            return
         if error is None:
             self._end(call, is_good=is_from(call.worker, call.future.result()))
             self._note_reply(call.worker, call.future.result())
@@ -307,9 +327,21 @@ class _Round:
             found = self._replies.found[worker["worker_id"]] = observed(whole, self._modules, self._questions)
             if found.is_cut and left_out is None:
                 self._fail(worker, NEW_KIND)
+            if self._questions["places"] and self._modules.protocol.has(*LOCATIONS):
+                owned = owned_values(found, self._questions["places"])
+                if owned:
+                    self._begin(worker, owned)
         except (AttributeError, ValueError) as error:
             reason = f"its reply has another form than dstack knows: {error}"
             self._fail(worker, Problem(STAGE, reason, "malformed"))
+
+    def _note_places(self, call: _Call, reply: Any) -> None:
+        """Notes where objects are; of a failed call they stay unknown."""
+        worker_id = call.worker["worker_id"]
+        if reply is not None:
+            whole = self._modules.protocol.checked(reply)
+            known = replace(self._replies.found[worker_id], places=places(call.objects, whole))
+            self._replies.found[worker_id] = known
 
     def _end(self, call: _Call, *, is_good: bool) -> None:
         self._running.discard(call)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, get_args
 
-from dstack.observed.node import IN_STORE, CoreWorkerReply, Ref, Stage, Task, TaskKind
+from dstack.observed.node import IN_STORE, CoreWorkerReply, ObjectPlace, Ref, Stage, Task, TaskKind
 from dstack.probes.node.ray_messages import NEW, Piece, Protocol, name_of
 from dstack.probes.node.target_process import Problem
 from dstack.probes.node.wire import CoreWorker, Questions
@@ -39,6 +39,9 @@ class GrpcModules:
 
 
 WAITS, REFS = "the tasks and refs of workers", "the refs of workers"
+PLACES = "where objects are"
+NO_CALL_SITE = "disabled"
+MAX_CALL_SITE = 400
 PIECES = (
     Piece(WAITS, "CoreWorkerService", "GetCoreWorkerStats", "method", is_vital=True),
     Piece(
@@ -78,6 +81,15 @@ PIECES = (
         "object_id:bytes object_size:int local_ref_count:int submitted_task_ref_count:int contained_in_owned:list"
         " pinned_in_memory:bool task_status:enum attempt_number:int",
         is_vital=True,
+    ),
+    Piece("where refs were made", "ObjectRefInfo", "call_site:text"),
+    Piece(PLACES, "CoreWorkerService", "GetObjectLocationsOwner", "method"),
+    Piece(PLACES, "GetObjectLocationsOwnerRequest", "intended_worker_id:bytes object_ids:list"),
+    Piece(PLACES, "GetObjectLocationsOwnerReply", "object_location_infos:list"),
+    Piece(
+        PLACES,
+        "WorkerObjectLocationsPubMessage",
+        "node_ids:list spilled_url:text spilled_node_id:bytes pending_creation:bool",
     ),
     Piece("what workers hold", "ResourceAllocations", "resource_slots:list", is_vital=True),
     Piece("what workers hold", "ResourceAllocations.ResourceSlot", "allocation:float", is_vital=True),
@@ -131,6 +143,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         is_cut=has_new_kind or len(reply.owned_task_info_entries) < reply.tasks_total,
         argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
         mapped=_mapped(refs, stats.object_refs),
+        makers=_makers(refs, reply.owned_task_info_entries),
         counters=_counters(reply),
         tasks=tasks,
         task_states=task_states,
@@ -169,7 +182,42 @@ def _ref(row: Any, holder_id: str, state: str) -> Ref:
         local_uses=row.local_ref_count,
         is_contained=bool(row.contained_in_owned or row.pinned_in_memory),
         attempt=row.attempt_number,
+        inside=tuple(id.hex() for id in row.contained_in_owned) if row.object_size >= IN_STORE else (),
+        call_site=_call_site(row.call_site) if row.object_size >= IN_STORE else "",
     )
+
+
+def _call_site(text: str) -> str:
+    """The text without what Ray writes where it records none."""
+    return "" if text == NO_CALL_SITE else text[:MAX_CALL_SITE]
+
+
+def _makers(refs: Iterable[Ref], rows: Iterable[Any]) -> dict[str, str]:
+    """The names of the tasks that returned the values in the object store, by id."""
+    tasks = {ref.ref[:48] for ref in refs if ref.state in ENDED and ref.size_bytes >= IN_STORE}
+    if not tasks:
+        return {}
+    return {id: row.name or row.func_or_class_name for row in rows if (id := row.task_id.hex()) in tasks}
+
+
+def owned_values(reply: CoreWorkerReply, most: int) -> list[str]:
+    """The largest values in the object store that a worker owns, by id: its reply names their states."""
+    owned = (ref for ref in reply.refs if ref.state in ENDED and ref.size_bytes >= IN_STORE)
+    return [ref.ref for ref in sorted(owned, key=lambda ref: -ref.size_bytes)[:most]]
+
+
+def places(ids: Sequence[str], reply: Any) -> dict[str, ObjectPlace]:
+    """Where these values are, by the reply of their owner to ``GetObjectLocationsOwner``; it names none twice."""
+    rows = zip(ids, reply.object_location_infos, strict=False)
+    return {
+        id: ObjectPlace(
+            node_ids=tuple(sorted(node.hex() for node in row.node_ids)),
+            is_spilled=bool(row.spilled_url),
+            spilled_on=_id(row.spilled_node_id) if row.spilled_url else None,
+        )
+        for id, row in rows
+        if not row.pending_creation
+    }
 
 
 def _mapped(refs: Sequence[Ref], rows: Sequence[Any]) -> dict[str, int]:

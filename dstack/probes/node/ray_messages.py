@@ -114,7 +114,7 @@ class Protocol:
         return Filled(self, reply, name)
 
     def has(self, message: str, field: str) -> bool:
-        """Whether a message of this Ray has a field as dstack knows it."""
+        """Whether a message of this Ray has a field as dstack knows it, or a service a method."""
         return (message, field) not in self._absent
 
     def default(self, message: str, field: str) -> Any:

@@ -33,7 +33,7 @@ def core_workers(workers: Iterable[Worker]) -> list[wire.CoreWorker]:
 
 
 def questions(
-    metadata: Metadata, timeout_s: float, *, limit: int = LIMIT, details: bool = True, with_refs: bool = True
+    metadata: Metadata, timeout_s: float, *, limit: int = LIMIT, details: bool = True, with_refs: bool = True, places: int = 0
 ) -> wire.Questions:
     """How core workers are asked."""
     return {
@@ -42,6 +42,7 @@ def questions(
         "limit": limit,
         "details": details,
         "with_refs": with_refs,
+        "places": places,
     }
 
 

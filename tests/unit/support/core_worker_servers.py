@@ -18,7 +18,7 @@ from dstack.probes.node.wire import CoreWorker, Questions
 
 JOB, ACTOR = "01000000", "0a" * 12 + "01000000"
 NIL_JOB = b"\xff" * 4
-QUESTIONS: Questions = {"metadata": [], "timeout_s": 60.0, "limit": 100, "details": True, "with_refs": True}
+QUESTIONS: Questions = {"metadata": [], "timeout_s": 60.0, "limit": 100, "details": True, "with_refs": True, "places": 0}
 Fill = Callable[[Any, Any], None]
 """Fills a reply of ``GetCoreWorkerStats``; its arguments are the request and the reply."""
 

@@ -27,7 +27,7 @@ CLUSTER = Cluster("127.0.0.1:1", "2.60.0")
 TEXT = "task:execute"
 """The value of every text; events of this name have a description."""
 OF_AGENTS = ("InternalKVMultiGetReply", "MapFieldEntry", "GetTracebackReply")
-QUESTIONS: Questions = {"metadata": [], "timeout_s": 1.0, "limit": 9, "details": True, "with_refs": True}
+QUESTIONS: Questions = {"metadata": [], "timeout_s": 1.0, "limit": 9, "details": True, "with_refs": True, "places": 0}
 FIELDS = [
     (piece, name)
     for piece in (*PIECES, *CORE_WORKER)

@@ -27,7 +27,7 @@ target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0}
 worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
-questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
+questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True, "places": 0}
 request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
 paced = {"rate_hz": 50.0, "seconds": 0.5, "idle": True, "gil": False, "native": False, "is_last": True}
 for part in (probe.sample(request), probe.record([target], paced)):
