@@ -106,6 +106,7 @@ SubjectKind = Literal[
     "training function",
     "transfer",
     # what does not run
+    "pinned arguments",
     "placement group",
     "ready ref",
     "value",
@@ -166,6 +167,7 @@ SubjectKind = Literal[
     "start of replica",
     "step",
     "timer",
+    "transfer of arguments",
     "value of dead owner",
     "waker",
     "written value",
@@ -198,6 +200,7 @@ ReasonKind = Literal[
     "any event loop",
     "any holder",
     "any holders",
+    "any lost argument",
     "any pending argument",
     "any pending group",
     "any pending ref",
@@ -250,6 +253,7 @@ AssumptionKind = Literal[
     "rank not created",
     "reported",
     "same call",
+    "waits for arguments",
     "waits for memory",
 ]
 """What a suspected wait depends on."""

@@ -48,6 +48,7 @@ Unknown = Literal[
     "target",
     "thread",
     "timer",
+    "transfer of arguments",
     "value",
     "worker",
 ]
@@ -157,7 +158,7 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
     @property
     def is_scheduler(self) -> bool:
         """Whether it is the scheduler, for a request whose resources are free."""
-        return self.what in ("scheduler", "argument memory")
+        return self.what in ("scheduler", "argument memory", "transfer of arguments")
 
     @property
     def is_new_node(self) -> bool:

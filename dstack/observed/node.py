@@ -235,14 +235,16 @@ class RayletReport:
     """What a raylet has last written about its queues, by the clock of its host; it writes every 10 s.
 
     ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory for
-    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there. ``counts``
-    has what else it counts, without zeros.
+    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there;
+    ``argument_share`` is the share of the object store that these may take, None unless the raylet's environment states
+    it. ``counts`` has what else it counts, without zeros.
     """
 
     node_id: str
     written_at: UnixTime
     waiting_for_memory: Natural = 0
     argument_bytes: Natural = 0
+    argument_share: float | None = None
     counts: dict[RayletCount, Natural] = field(default_factory=dict)
 
 

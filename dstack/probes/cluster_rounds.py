@@ -84,7 +84,9 @@ class ClusterRounds(ClusterProbe):
 
     def __init__(self, session: ProbeSession, address: str | None, progress: Progress) -> None:
         progress("connecting")
-        super().__init__(session, address, ReadingOptions(), lambda _: None, objects=0)  # its steps would hide those of the caller
+        super().__init__(
+            session, address, ReadingOptions(), lambda _: None, objects=0
+        )  # its steps would hide those of the caller
         self._listed_at = 0.0
         self._listing: Future[Inventory] | None = None
         self._nodes: set[str] = set()

@@ -17,12 +17,13 @@ from dstack.analysis.findings.narration import MAX_COMPARED
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.shared_calls import SharedCall
 from dstack.analysis.graph.call_waits import reach_of
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.model.diagnosis import FailedBefore, Vertex, WaitKind
-from dstack.model.snapshot import Actor, FunctionTimes
+from dstack.model.snapshot import Actor, FunctionTimes, Node
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.node import Task
 from dstack.observed.processes import OTHER_LANGUAGE_ACCESSES
@@ -215,6 +216,17 @@ class FindingFacts:
     def _tasks(self) -> list[tuple[Vertex, Task | None]]:
         keys = dict.fromkeys((*self.draft.members[:MAX_COMPARED], *self.draft.ends))
         return [(one, self.reduced.index.tasks.get(one.task_id or "")) for one in self.reduced.vertices_of(keys)]
+
+
+def node_lost_by(index: SampleIndex, task: Task | None) -> Node | None:
+    """The dead node on which the last attempt of a task ran that waits to run again; None if it is another's.
+
+    Its owner names that node until the next attempt has a worker (Ray 2.60).
+    """
+    if task is None or not task.attempt or task.state not in ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT"):
+        return None
+    node = index.nodes.get(task.node_id or "")
+    return node if node and not node.alive else None
 
 
 def longest_chain(

@@ -8,18 +8,23 @@ on Ray 2.60.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import islice
+
+from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, for_any, waits_for
 from dstack.analysis.graph.resource_holders import start_of, starts_of_workers
 from dstack.analysis.graph.resource_requests import Resources
+from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
-from dstack.model.snapshot import Actor, Node
+from dstack.model.snapshot import Actor, Node, producer_task_id
 from dstack.model.vertex_facts import Assumption, Subject, assumption, reason, subject
 from dstack.model.vertex_keys import AnyKey, Unknown, UnknownKey
-from dstack.observed.node import EnvironmentSetup, RayletReport, Task
+from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport, Task
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment that need no installation; other names are those of plugins."""
@@ -29,6 +34,9 @@ UNEXPLAINED: tuple[Unknown, ...] = ("scheduler", "holder", "executor")
 STORE = "object_store_memory"
 ASSIGNED = "PENDING_NODE_ASSIGNMENT"
 USUAL_SHARE = 0.7
+MOST_PINS = 2
+"""How many tasks are named that use values beside which there is no room."""
+TRANSFER_COUNTS: tuple[RayletCount, ...] = ("queued pulls", "pulled bytes", "pending restores", "pending spills")
 SENT_S = 0.5
 """The most that a request takes from its owner to the raylet."""
 
@@ -93,6 +101,13 @@ def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:
     return graph.unknown("setup", setup.node_id, setup.pid, subject=subject("setup", setup, node, age_s))
 
 
+def is_in(index: SampleIndex, report: RayletReport, task: Task) -> bool:
+    """Whether a report is known to be younger than the request for a task."""
+    times = index.snapshot.task_times.get(task.task_id)
+    since = times.states.get(ASSIGNED) if times else None
+    return index.snapshot.has_one_time and since is not None and since + SENT_S < report.written_at
+
+
 class ArgumentMemory:
     """Waits for room for arguments in one sample."""
 
@@ -127,10 +142,14 @@ class ArgumentMemory:
         report = self._reports.get(node.node_id)
         if report and report.waiting_for_memory:
             return True
-        if report and self._is_in(report, task):
+        if report and is_in(self._index, report, task):
             return False
         all_bytes = sum(worker.argument_bytes for worker in self._index.worker_samples.values())
-        return self._own_bytes(task) > 0 and all_bytes > USUAL_SHARE * self._store_bytes(node)
+        return self._own_bytes(task) > 0 and all_bytes > self._share(node) * self._store_bytes(node)
+
+    def _share(self, node: Node) -> float:
+        report = self._reports.get(node.node_id)
+        return (report.argument_share if report else None) or USUAL_SHARE
 
     def _store_bytes(self, node: Node) -> float:
         return self._resources.holders.total(node).get(STORE, 0.0)
@@ -150,15 +169,9 @@ class ArgumentMemory:
         """Whether the only raylet reports as many requests as there are tasks that it could report, and this one."""
         report = self._reports.get(node.node_id)
         is_only = len(self._resources.nodes) == 1 and not self._index.snapshot.autoscaler
-        if report is None or not is_only or not self._is_in(report, task):
+        if report is None or not is_only or not is_in(self._index, report, task):
             return False
         return len(self._candidates) == report.waiting_for_memory
-
-    def _is_in(self, report: RayletReport, task: Task) -> bool:
-        """Whether a report is known to be younger than the request for a task."""
-        times = self._index.snapshot.task_times.get(task.task_id)
-        since = times.states.get(ASSIGNED) if times else None
-        return self._index.snapshot.has_one_time and since is not None and since + SENT_S < report.written_at
 
     def _room(self, node: Node, task: Task) -> Target:
         key = AnyKey("room", (node.node_id, "arguments", task.owner_id))
@@ -170,7 +183,28 @@ class ArgumentMemory:
     def _subject(self, node: Node, task: Task) -> Subject:
         report = self._reports.get(node.node_id)
         held = report.argument_bytes if report and report.waiting_for_memory else None
-        return subject("room for arguments", node, self._own_bytes(task), held, int(self._store_bytes(node)))
+        share = report.argument_share if report else None
+        known = node, self._own_bytes(task), held, int(self._store_bytes(node)), share
+        return subject("room for arguments", *known, *islice(self._pins(node), MOST_PINS))
+
+    def _pins(self, node: Node) -> Iterator[Subject]:
+        """The tasks on a node that use values of others in shared memory, with their sizes and how long they run."""
+        workers = {worker.worker_id for worker in self._index.present_workers if worker.node_id == node.node_id}
+        used: dict[str, int] = defaultdict(int)
+        for value in self._index.snapshot.stored.largest if self._index.snapshot.stored else ():
+            for use in value.uses:
+                if use.is_mapped and use.worker_id in workers and use.worker_id != value.owner_id:
+                    used[use.worker_id] += value.size_bytes
+        for worker_id, size in sorted(used.items(), key=lambda pair: -pair[1]):
+            running = self._index.worker_samples[worker_id].running_task_ids or ()
+            if len(running) == 1 and self._index.actor_of_worker(worker_id) is None:
+                yield subject("pinned arguments", subjects.task(self._index, running[0]), size, self._age_s(running[0]))
+
+    def _age_s(self, task_id: str) -> float | None:
+        """For how long a task runs, if Ray tells that."""
+        times = self._index.snapshot.task_times.get(task_id)
+        since = times.states.get("RUNNING") if times and self._index.snapshot.has_one_time else None
+        return None if since is None else max(0.0, self._index.snapshot.taken_at + self._index.snapshot.total_s - since)
 
     def _holders(self, node: Node) -> Iterator[Target]:
         """All whose arguments may be pinned on a node: tasks that were sent there, actors, leases without a task."""
@@ -202,3 +236,52 @@ def _wait_for_room(
         assumed=assumed,
         proven_groups=proven,
     )
+
+
+class MissingArguments:
+    """Waits for arguments that are not in memory on the node of their task, in one sample.
+
+    A request for a worker has its node by then. Its raylet fetches the arguments, and only counts the requests that
+    wait for that, every 10 s. An argument whose every copy was lost with a node is made again by its task (Ray 2.60).
+    """
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self._graph = graph
+        self._index = graph.index
+
+    def wait_for(self, task: Task, wait: Wait) -> Wait:
+        """The wait for a lost argument or for the transfer of one, in place of one for a scheduler that has resources.
+
+        Which of its owner's lost arguments a task takes is unknown. The wait for them is only assumed, if a raylet
+        reports one that is younger than the task.
+        """
+        if not any(group.has_unknown("scheduler") for group in wait.groups):
+            return wait
+        lost = [self._graph.task(producer_task_id(ref)) for ref in self._lost(task)]
+        inferred = reason("any lost argument", len(lost)) if len(lost) > 1 else None
+        report = self._report(task)
+        if report is None:
+            return waits_for("arguments", *lost, *wait.targets, inferred=inferred) if lost else wait
+        number, node = report.counts["waiting for arguments"], self._index.nodes[report.node_id]
+        if not lost:
+            return waits_for("arguments", self._transfer(report, node))
+        assumed = assumption("waits for arguments", number, node)
+        found = waits_for("arguments", *lost, inferred=inferred)
+        return replace(found, assumed=(assumed,), proven_groups=wait.groups)
+
+    def _report(self, task: Task) -> RayletReport | None:
+        """A report that is younger than the request for a task, of a raylet with requests that wait for arguments."""
+        reports = (one for one in self._index.snapshot.raylet_reports if one.counts.get("waiting for arguments"))
+        known = (one for one in reports if one.node_id in self._index.nodes)
+        return next((one for one in known if is_in(self._index, one, task)), None)
+
+    def _transfer(self, report: RayletReport, node: Node) -> Target:
+        """The transfer of arguments to a node, with what its raylet counts."""
+        counts = report.counts
+        sizes = (counts.get(name, 0) for name in TRANSFER_COUNTS)
+        transfer = subject("transfer of arguments", node, counts["waiting for arguments"], *sizes)
+        return self._graph.unknown("transfer of arguments", node.node_id, subject=transfer)
+
+    def _lost(self, task: Task) -> list[str]:
+        lost = dict.fromkeys(self._index.refs.lost_arguments_of.get(task.owner_id, ()))
+        return [ref for ref in lost if producer_task_id(ref) != task.task_id]

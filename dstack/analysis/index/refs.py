@@ -82,6 +82,16 @@ class RefIndex:
         """
         return grouped((ref.holder_id, ref.ref) for ref in self._processes.refs_reported if self._is_awaited(ref))
 
+    @cached_property
+    def lost_arguments_of(self) -> dict[str, list[str]]:
+        """By worker: the refs that its submitted tasks take as arguments, and whose value was lost and is made again."""
+        reported = (ref for ref in self._processes.refs_reported if ref.argument_uses and _is_remade(ref))
+        return grouped((ref.holder_id, ref.ref) for ref in reported)
+
+    def was_lost(self, task_id: str) -> bool:
+        """Whether a task runs again because a value that it had made was lost."""
+        return any(map(_is_remade, self.reports_of.get(f"{task_id}01000000", ())))
+
     def _is_awaited(self, argument: Ref) -> bool:
         """Whether it is an argument whose value the worker that reports it may await."""
         if not argument.argument_uses or argument.ref.startswith(ACTOR_HANDLE):

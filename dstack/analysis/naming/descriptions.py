@@ -188,12 +188,35 @@ def _new_node(asked: vertex_facts.Operand, because: vertex_facts.Reason | None, 
     return f"node{wanted} that may still join: {lacking}{in_words(expected)}"
 
 
-def _room_for_arguments(node: Node, own: int, held: int | None, total: int) -> str:
+def _pinned_arguments(task: vertex_facts.TaskName, size: int, age_s: float | None) -> str:
+    """``merge uses 80 MiB and has run for 33 s``."""
+    age = f" and has run for {words.duration(age_s)}" if age_s is not None else ""
+    return f"{names.task(task)} uses {words.size(size)}{age}"
+
+
+def _room_for_arguments(
+    node: Node, own: int, held: int | None, total: int, share: float | None, *pins: vertex_facts.Subject
+) -> str:
     """What the arguments of an owner's tasks need in a node's object store, and what those of running tasks hold."""
     store = f"the {words.size(total)} of the object store of {names.node(node)}" if total else names.node(node)
     wanted = f"up to {words.size(own)} of arguments" if own else "its arguments"
     others = f"{words.size(held)} of" if held is not None else "those of"
-    return f"room for {wanted} beside {others} running tasks; they may take 70 % (default) of {store}"
+    limit = f"{100 * share:g} %" if share else "70 % (default)"
+    by = f" ({'; '.join(map(in_words, pins))})" if pins else ""
+    return f"room for {wanted} beside {others} running tasks{by}; they may take {limit} of {store}"
+
+
+def _transfer_of_arguments(node: Node, requests: int, queued: int, pulled: int, restored: int, spilled: int) -> str:
+    """What a raylet counts while requests wait for arguments: transfers, and objects that go to disk and back."""
+    counts = (
+        (queued, f"{words.plural(queued, 'object')} waiting to be pulled"),
+        (pulled, f"{words.size(pulled)} being pulled"),
+        (restored, f"{words.plural(restored, 'object')} being restored from disk"),
+        (spilled, f"{words.plural(spilled, 'object')} being spilled to disk"),
+    )
+    reported = ", ".join(text for count, text in counts if count)
+    waiting = f"{words.plural(requests, 'request')} {words.word(requests, 'waits', 'wait')} for arguments"
+    return f"transfer of arguments to {names.node(node)}, where {waiting}{f': {reported}' if reported else ''}"
 
 
 SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
@@ -212,6 +235,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "thread": _thread,
     "training function": "training function {}",
     "transfer": "{} of tensors {:.8}",
+    "pinned arguments": _pinned_arguments,
     "placement group": "{}",
     "ready ref": "PlacementGroup.ready()",
     "value": "value of {:.8}",
@@ -272,6 +296,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "start of replica": "start or end of replica {} of Serve deployment {}",
     "step": "next step of {}, which was observed neither suspended nor running",
     "timer": "timer of {} that calls {}{}",
+    "transfer of arguments": _transfer_of_arguments,
     "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
     "waker": "unknown waker",
     "written value": "value that is already written and about to be read",
@@ -317,6 +342,7 @@ REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
     "any event loop": "it runs on one of {} event loops",
     "any holder": "any holder may release first",
     "any holders": "any {} of the {} holders may release first",
+    "any lost argument": "any of the {} values of its owner's tasks that were lost and are made again",
     "any pending argument": "any of the {} pending refs that its owner passed as arguments",
     "any pending group": "one of the pending placement groups of its job",
     "any pending ref": "any of the {} pending refs that its process holds",
@@ -368,6 +394,11 @@ def _waits_for_memory(requests: int, node: Node) -> str:
     return f"it is {which} that Ray reports on {names.node(node)} to wait for object store memory"
 
 
+def _waits_for_arguments(requests: int, node: Node) -> str:
+    which = "the request" if requests == 1 else f"one of the {requests:,} requests"
+    return f"it is {which} that Ray reports on {names.node(node)} to wait for arguments"
+
+
 def _declared_group(call: str, group: str) -> str:
     name = f"concurrency group {group}" if group else "default concurrency group"
     return f"{call} runs in the {name} of its actor, as declared"
@@ -387,6 +418,7 @@ ASSUMPTIONS: Mapping[vertex_facts.AssumptionKind, Row] = {
     "rank not created": "{} of {} will be an actor of the same class that is not created yet",
     "reported": "{}",
     "same call": "{} was in the same {} in all samples",
+    "waits for arguments": _waits_for_arguments,
     "waits for memory": _waits_for_memory,
 }
 

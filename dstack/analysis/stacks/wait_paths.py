@@ -70,6 +70,7 @@ LEAVES: Mapping[Unknown, tuple[str, State]] = {
     "slot": ("starts to run", "queue"),
     "start of actor": ("", "starts"),
     "step": ("ready to run on its event loop", "runs"),
+    "transfer of arguments": ("transfer of arguments", "outside"),
     "value": ("a value, which was not observed", "waits"),
     "worker": ("worker starts", "starts"),
 }

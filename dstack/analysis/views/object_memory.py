@@ -84,9 +84,7 @@ class ObjectMemory:
     def nodes(self) -> tuple[StoreOfNode, ...]:
         """The object stores of the live nodes."""
         reports = {report.node_id: report for report in self._index.snapshot.raylet_reports}
-        return tuple(
-            self._store(node, reports.get(node.node_id)) for node in self._index.snapshot.nodes if node.alive
-        )
+        return tuple(self._store(node, reports.get(node.node_id)) for node in self._index.snapshot.nodes if node.alive)
 
     def _store(self, node: Node, report: RayletReport | None) -> StoreOfNode:
         total = (self._index.sample.total.get(node.node_id) or node.resources).get(STORE, 0.0)

@@ -33,7 +33,13 @@ def core_workers(workers: Iterable[Worker]) -> list[wire.CoreWorker]:
 
 
 def questions(
-    metadata: Metadata, timeout_s: float, *, limit: int = LIMIT, details: bool = True, with_refs: bool = True, places: int = 0
+    metadata: Metadata,
+    timeout_s: float,
+    *,
+    limit: int = LIMIT,
+    details: bool = True,
+    with_refs: bool = True,
+    places: int = 0,
 ) -> wire.Questions:
     """How core workers are asked."""
     return {
@@ -105,8 +111,12 @@ def _may_be_cancelled(ref: Ref) -> bool:
 
 
 def _may_be_a_missing_argument(ref: Ref) -> bool:
-    """Whether a submitted task takes the ref and its value is unknown here; borrowers know neither it nor its state."""
-    return bool(ref.argument_uses) and ref.size_bytes < 0 and ref.state not in ENDED
+    """Whether a submitted task takes the ref and its value is unknown here, or is made again because it was lost.
+
+    Borrowers know neither the value nor its state.
+    """
+    is_missing = ref.size_bytes < 0 or (ref.attempt > 0 and ref.state is not None)
+    return bool(ref.argument_uses) and is_missing and ref.state not in ENDED
 
 
 OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "truncated", "unreadable"})

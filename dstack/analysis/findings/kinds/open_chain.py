@@ -12,7 +12,7 @@ from dstack import words
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
-from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
 from dstack.analysis.findings.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.shared_calls import shared_call_steps
@@ -25,7 +25,7 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex
-from dstack.model.snapshot import Actor
+from dstack.model.snapshot import Actor, Node
 from dstack.model.vertex_keys import DriverKey, Key, UnknownKey
 from dstack.observed.node import Task
 from dstack.words import grouped
@@ -430,7 +430,26 @@ def _restarts(actor: Actor) -> str:
     return f"{names.actor(actor)} has been restarted {words.times(actor.num_restarts)} ({limit}){error}"
 
 
+def lost_with(index: SampleIndex, node: Node, task: Task) -> str:
+    """``its value was lost with node 10.0.0.7, which had 1 spot and ended at 03:12:40 (received SIGTERM)``."""
+    behind_s = next((one.clock_ahead_s or 0.0 for one in index.snapshot.nodes if one.is_head and one.alive), 0.0)
+    ended = f"ended at {words.time_of_day(node.ended_at - behind_s)}" if node.ended_at is not None else "is dead"
+    cause = f" ({node.death_cause})" if node.death_cause else ""
+    what = "its value was lost" if index.refs.was_lost(task.task_id) else "its last attempt ended"
+    alive = [one.resources for one in index.snapshot.nodes if one.alive]
+    most = {name: max((one.get(name, 0.0) for one in alive), default=0.0) for name in task.required_resources}
+    only = {
+        name: node.resources[name]
+        for name in most
+        if most[name] < task.required_resources[name] <= node.resources.get(name, 0.0)
+    }
+    had = f"had {names.amounts(only)} and " if only else ""
+    return f"{what} with {names.node(node)}, which {had}{ended}{cause}"
+
+
 def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:
+    if (node := node_lost_by(index, task)) is not None:
+        return f"{describe(vertex)} runs again (attempt {task.attempt + 1:,}): {lost_with(index, node, task)}"
     failed = (one for one in index.snapshot.failed_tasks if one.task_id == task.task_id)
     error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
     first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"

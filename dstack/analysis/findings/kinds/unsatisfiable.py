@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.drafts import Draft
-from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
+from dstack.analysis.findings.kinds.open_chain import lost_with
 from dstack.analysis.findings.group_ranks import has_lost_rank
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -34,8 +35,13 @@ def find_infeasible(reduced: ReducedGraph) -> Iterator[Draft]:
 
 def infeasible_summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What cannot run, and which request is the reason."""
+    first = facts.members[0]
     each = "it" if len(facts.members) == 1 else "each"
-    return _sentence(facts, f"{each} {reason(facts.members[0])}")
+    because = f"{each} {reason(first)}"
+    task = narrator.index.tasks.get(first.task_id or "")
+    if task and (node := node_lost_by(narrator.index, task)):
+        because += f"; {'it' if len(facts.members) == 1 else 'each'} must run again, as {lost_with(narrator.index, node, task)}"
+    return _sentence(facts, because)
 
 
 def infeasible_advice(facts: FindingFacts, narrator: Narrator) -> Advice:

@@ -42,6 +42,9 @@ NODE = re.compile(r"^Node ID: ([0-9a-f]{56})$", re.MULTILINE)
 WAITING_FOR_MEMORY = re.compile(r"^num_waiting_for_plasma_memory: (\d{1,15})$", re.MULTILINE)
 ARGUMENT_BYTES = re.compile(r"^Total size of pinned (?:lease|task) arguments: (\d{1,18})$", re.MULTILINE)
 
+SHARE = "RAY_max_task_args_memory_fraction"
+"""The share of the object store that arguments may take, by default 0.7 (Ray 2.46 to 2.60)."""
+
 COUNTS: Mapping[str, RayletCount] = {
     "Infeasible queue length": "infeasible requests",
     "num_waiting_for_resource": "waiting for resources",
@@ -134,8 +137,9 @@ def raylet_reports(raylets: Iterable[tuple[str, int]]) -> Iterator[RayletReport]
     It is in ``debug_state.txt`` of a raylet's folder for logs, every 10 s, and in no reply of a raylet or of the GCS.
     Raylets of one host that share a session share the file; then it is that of the last writer, which names its node.
     """
-    for node_id, folder in log_folders(raylets).items():
-        if report := _report(node_id, os.path.join(folder, FILE)):
+    found = dict(raylets)
+    for node_id, folder in log_folders(found.items()).items():
+        if report := _report(node_id, found[node_id], os.path.join(folder, FILE)):
             yield report
 
 
@@ -145,7 +149,7 @@ def log_folders(raylets: Iterable[tuple[str, int]]) -> dict[str, str]:
     return {node_id: option[len(FOLDER) :] for node_id, option in options if option.startswith(FOLDER)}
 
 
-def _report(node_id: str, path: str) -> RayletReport | None:
+def _report(node_id: str, raylet: int, path: str) -> RayletReport | None:
     try:
         with open(path, "rb") as file:
             written_at = os.stat(file.fileno()).st_mtime
@@ -160,8 +164,17 @@ def _report(node_id: str, path: str) -> RayletReport | None:
         written_at=written_at,
         waiting_for_memory=int(waiting[1]),
         argument_bytes=int(size[1]),
+        argument_share=_share(proc.variable(raylet, SHARE)),
         counts={COUNTS[name]: int(count) for name, count in COUNT.findall(text) if int(count)},
     )
+
+
+def _share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0.0 < share <= 1.0 else None
 
 
 RAYLET = "raylet"
