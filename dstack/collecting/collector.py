@@ -43,8 +43,8 @@ class Terms(NamedTuple):
     """How to take a snapshot.
 
     ``options`` and ``watch_s`` are arguments of :func:`dstack.snapshot`. ``history`` is the maximum number of attempts
-    of tasks in the snapshot's history, 0 for no history. ``objects`` is the maximum number of values in the object store
-    that it lists, the largest ones; None for a few.
+    of tasks in the snapshot's history, 0 for no history. ``objects`` is the maximum number of values in the object
+    store that it lists, the largest ones; None for a few.
     """
 
     timeout_s: float = 30.0

@@ -430,8 +430,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     driver made the cluster for itself, by ``ray.init()``: no other node is meant to join. ``readings`` are partial
     samples between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was
     not requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait
-    at the other end, by their addresses, the local one first. ``stored`` is what the last sample shows of the object store,
-    None if no process reported a value there.
+    at the other end, by their addresses, the local one first. ``stored`` is what the last sample shows of the object
+    store, None if no process reported a value there.
     """
 
     schema: str = SCHEMA

@@ -82,6 +82,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
     if analysed.starving:
         console.print()
     _print_starving(console, analysed, SHOWN)
+    _print_memory(console, analysed)
     if details:
         print_details(console, analysed)
     console.print()
@@ -105,6 +106,7 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
     if len(diagnosis.findings) > SHORT_FINDINGS:
         _print_rest(console, len(diagnosis.findings) - SHORT_FINDINGS)
     _print_starving(console, analysed, 1)
+    _print_memory(console, analysed)
     _print_foot(console, analysed, 1)
 
 
@@ -181,6 +183,19 @@ def _print_starving(console: Console, analysed: AnalysedSnapshot, shown: int) ->
     rest = len(analysed.starving) - shown
     if rest > 0:
         console.print(SafeText(f"{' ' * len(lead)}and {plural(rest, 'more such resource')}", "dim"))
+
+
+def _print_memory(console: Console, analysed: AnalysedSnapshot) -> None:
+    """Who holds which bytes of the object store, where a wait depends on it."""
+    if not analysed.is_short_of_memory:
+        return
+    from dstack.report.memory_text import memory_lines
+
+    if analysed.diagnosis.verdict not in SHORT:
+        console.print()
+    for title, lines in memory_lines(analysed.object_memory, SHOWN):
+        lead = f"{title}: "
+        print_rows(console, [Row(lead, " " * len(lead), SafeText("; ".join(lines)))])
 
 
 def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, details: bool = False) -> None:

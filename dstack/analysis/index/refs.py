@@ -84,7 +84,7 @@ class RefIndex:
 
     @cached_property
     def lost_arguments_of(self) -> dict[str, list[str]]:
-        """By worker: the refs that its submitted tasks take as arguments, and whose value was lost and is made again."""
+        """By worker: the refs that its submitted tasks take, and whose value was lost and is made again."""
         reported = (ref for ref in self._processes.refs_reported if ref.argument_uses and _is_remade(ref))
         return grouped((ref.holder_id, ref.ref) for ref in reported)
 

@@ -15,14 +15,19 @@ from dstack.analysis.index.process_index import KnownElsewhere
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Sample, Snapshot
+from dstack.model.vertex_facts import SubjectKind
 from dstack.processes.gc_pause import GcPause
 
 if TYPE_CHECKING:
     from dstack.analysis.history.task_index import HistoryIndex
     from dstack.analysis.history.task_time import TaskTime
     from dstack.analysis.views.all_stacks import Stacks
+    from dstack.analysis.views.object_memory import ObjectMemory
     from dstack.analysis.views.timeline import Timeline
 
+STORE = "object_store_memory"
+MEMORY: tuple[SubjectKind, ...] = ("room for arguments", "transfer of arguments")
+"""What a wait for the object store ends in."""
 EMPTY = Sample(began_s=0.0, ended_s=0.0)
 
 
@@ -84,6 +89,21 @@ class AnalysedSnapshot:
 
         found = self.diagnosis
         return Timeline(self.history, found.vertices, stuck=found.stuck) if self.history else None
+
+    @cached_property
+    def object_memory(self) -> ObjectMemory:
+        """Who holds which bytes of the object store."""
+        from dstack.analysis.views.object_memory import ObjectMemory
+
+        return ObjectMemory(self.last_index)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether a finding depends on room in the object store, or on transfers between object stores."""
+        vertices = self.diagnosis.vertices
+        ends = (end.vertex for one in self.diagnosis.findings for end in one.final_blockers)
+        unknown = (vertices[key].subject.what in MEMORY for key in ends if key in vertices)
+        return any(unknown) or any(STORE in one.resources for one in self.diagnosis.findings)
 
     @cached_property
     def starving(self) -> Sequence[str]:

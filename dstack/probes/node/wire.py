@@ -92,8 +92,8 @@ class Questions(TypedDict):
     """How to ask core workers: at most ``limit`` tasks and refs of each, ``timeout_s`` for each reply.
 
     ``metadata`` is that of every gRPC call to the cluster. Without ``details``, a task is only its id and its state, as
-    a poll needs it. ``with_refs`` adds the refs that the worker knows, and ``places`` is of how many of the largest values that it owns
-    it is asked where they are.
+    a poll needs it. ``with_refs`` adds the refs that the worker knows. Of so many of the largest values that it owns as
+    ``places`` says, it is asked where they are.
     """
 
     metadata: list[tuple[str, str]]

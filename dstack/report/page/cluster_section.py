@@ -16,6 +16,7 @@ from dstack.analysis.views.worker_state import FIGURES, Figure, total
 from dstack.model.snapshot import Node, PlacementGroup
 from dstack.model.vertex_keys import Key
 from dstack.report import cluster_text
+from dstack.report.memory_text import memory_lines
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
 from dstack.words import listed, plural
@@ -274,6 +275,7 @@ def section(data: ReportData) -> Section | None:
         workers=worker_table(inventory, workers, data.stack_ids, analysed.stacks.rank_sets),
         pending=pending[:MAX_PENDING],
         more_pending=len(pending) - MAX_PENDING,
+        memory=list(memory_lines(analysed.object_memory)) if analysed.object_memory.stored.total else (),
         groups=[_group(index, group) for group in groups[:MAX_GROUPS]],
         all_groups=len(groups),
         dead=[(names.actor(one), one.death_cause or "no cause given") for one in dead[:MAX_DEAD]],

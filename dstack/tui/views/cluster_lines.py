@@ -16,12 +16,14 @@ from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import ClusterInventory, PendingItem, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.object_memory import ObjectMemory
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
 from dstack.analysis.views.worker_state import FIGURES, ExecutionGroup, Figure, Total, WorkerFigures
 from dstack.model.snapshot import Actor, Node, Worker
 from dstack.model.vertex_keys import Key
 from dstack.report import cluster_text
+from dstack.report.memory_text import memory_lines
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
@@ -33,7 +35,7 @@ OPENED_PENDING = 20
 SHOWN_WORKERS = 200
 """Of a larger group, the first ones have lines; the others are in folded parts of :data:`PART`."""
 PART = 1_000
-PENDING = "pending"
+PENDING, MEMORY = "pending", "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class ClusterLines:
         self._changes = changes
 
     def roots(self) -> list[Line]:
-        """The groups, then the pending work."""
+        """The groups, then the pending work and the object store."""
         lines = [self._group_line(group, is_open=n < OPENED_GROUPS) for n, group in enumerate(self._shown_groups)]
         pending = self.inventory.pending_items()
         if pending:
@@ -140,7 +142,7 @@ class ClusterLines:
             text = SafeText().append(count, "bold").append("  tasks, actors, placement groups and calls")
             is_open = len(pending) <= OPENED_PENDING
             lines.append(Line(PENDING, text, lambda: list(map(_pending, pending)), is_open=is_open, data="pending"))
-        return [*lines, *_gone(self._changes)]
+        return [*lines, *_memory(self.analysed.object_memory), *_gone(self._changes)]
 
     @cached_property
     def _shown_groups(self) -> tuple[WorkerGroup, ...]:
@@ -367,6 +369,21 @@ def _activity(activity: ExecutionGroup) -> Line:
 
 def _location(activity: ExecutionGroup) -> str:
     return f"  {location(activity.file, activity.line)}" if activity.file else ""
+
+
+def _memory(memory: ObjectMemory) -> Iterator[Line]:
+    """The line of the object store, with who made and who keeps its values; none without values."""
+    if not memory.stored.total:
+        return
+    text = SafeText().append("Object store", "bold")
+    text.append(f"  {words.size(memory.stored.size_bytes)} in {words.plural(memory.stored.total, 'object')}")
+    yield Line(MEMORY, text, lambda: [_titled(*titled) for titled in memory_lines(memory)], data=MEMORY)
+
+
+def _titled(title: str, lines: Sequence[str]) -> Line:
+    key = f"{MEMORY}/{title}"
+    below = [Line(f"{key}/{number}", SafeText(line), data=MEMORY) for number, line in enumerate(lines)]
+    return Line(key, SafeText(title, "bold"), lambda: below, is_open=True, data=MEMORY)
 
 
 def _pending(one: PendingItem) -> Line:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
-from dstack.analysis.findings.kinds.open_chain import lost_with
 from dstack.analysis.findings.group_ranks import has_lost_rank
+from dstack.analysis.findings.kinds.open_chain import lost_with
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.index import subjects
@@ -40,7 +40,7 @@ def infeasible_summary(facts: FindingFacts, narrator: Narrator) -> str:
     because = f"{each} {reason(first)}"
     task = narrator.index.tasks.get(first.task_id or "")
     if task and (node := node_lost_by(narrator.index, task)):
-        because += f"; {'it' if len(facts.members) == 1 else 'each'} must run again, as {lost_with(narrator.index, node, task)}"
+        because += f"; {each} must run again, as {lost_with(narrator.index, node, task)}"
     return _sentence(facts, because)
 
 
