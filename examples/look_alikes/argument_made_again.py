@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -54,6 +55,12 @@ def start_node(address: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", *options])
 
 
+def crash(node: subprocess.Popen[bytes]) -> None:
+    """Kills the raylet of a node: Ray notices that the node is dead about 15 s later."""
+    below = psutil.Process(node.pid).children(recursive=True)
+    next(process for process in below if process.name() == "raylet").kill()
+
+
 def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         time.sleep(0.1)
@@ -66,12 +73,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = load.remote(f"{folder}/made")
         ray.wait([table], fetch_local=False)
-        node.terminate()
-        node.wait()
+        crash(node)
+        total = train.remote(table)
         wait_until(lambda: "tape" not in ray.cluster_resources())
         other = start_node(address)
         wait_until(lambda: "tape" in ray.cluster_resources())
-        total = train.remote(table)
         print("ready", flush=True)
         print(ray.get(total))
     other.kill()

@@ -130,7 +130,7 @@ class ObjectMemory:
             parts.append(f"in memory on {words.shortly([self._node(one) for one in place.node_ids])}")
         if place.is_spilled:
             parts.append(f"on disk of {self._node(place.spilled_on)}" if place.spilled_on else "in external storage")
-        return " and ".join(parts) or "on no node"
+        return " and ".join(parts)
 
     def _made_by(self, value: StoredObject | ObjectSum) -> str:
         by = value.maker or (self._kind(value.owner_id) if value.owner_id else "a process that was not read")

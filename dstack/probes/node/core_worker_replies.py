@@ -89,7 +89,7 @@ PIECES = (
     Piece(
         PLACES,
         "WorkerObjectLocationsPubMessage",
-        "node_ids:list spilled_url:text spilled_node_id:bytes pending_creation:bool",
+        "node_ids:list spilled_url:text spilled_node_id:bytes",
     ),
     Piece("what workers hold", "ResourceAllocations", "resource_slots:list", is_vital=True),
     Piece("what workers hold", "ResourceAllocations.ResourceSlot", "allocation:float", is_vital=True),
@@ -207,7 +207,7 @@ def owned_values(reply: CoreWorkerReply, most: int) -> list[str]:
 
 
 def places(ids: Sequence[str], reply: Any) -> dict[str, ObjectPlace]:
-    """Where these values are, by the reply of their owner to ``GetObjectLocationsOwner``; it names none twice."""
+    """Where these values are, by the reply of their owner to ``GetObjectLocationsOwner``, if it knows."""
     rows = zip(ids, reply.object_location_infos, strict=False)
     return {
         id: ObjectPlace(
@@ -216,7 +216,7 @@ def places(ids: Sequence[str], reply: Any) -> dict[str, ObjectPlace]:
             spilled_on=_id(row.spilled_node_id) if row.spilled_url else None,
         )
         for id, row in rows
-        if not row.pending_creation
+        if row.node_ids or row.spilled_url
     }
 
 

@@ -17,8 +17,15 @@ from ray.core.generated import core_worker_pb2, core_worker_pb2_grpc
 from dstack.probes.node.wire import CoreWorker, Questions
 
 JOB, ACTOR = "01000000", "0a" * 12 + "01000000"
-NIL_JOB = b"\xff" * 4
-QUESTIONS: Questions = {"metadata": [], "timeout_s": 60.0, "limit": 100, "details": True, "with_refs": True, "places": 0}
+NIL_JOB, NODE = b"\xff" * 4, b"n" * 28
+QUESTIONS: Questions = {
+    "metadata": [],
+    "timeout_s": 60.0,
+    "limit": 100,
+    "details": True,
+    "with_refs": True,
+    "places": 0,
+}
 Fill = Callable[[Any, Any], None]
 """Fills a reply of ``GetCoreWorkerStats``; its arguments are the request and the reply."""
 
@@ -37,6 +44,7 @@ class CoreWorkerServer(core_worker_pb2_grpc.CoreWorkerServiceServicer):  # type:
     metadata: list[dict[str, str]] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     most_at_once: int = 0
+    has_no_places: bool = False
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -61,6 +69,18 @@ class CoreWorkerServer(core_worker_pb2_grpc.CoreWorkerServiceServicer):  # type:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
         with self._lock:
             self._at_once -= 1
+        return reply
+
+    def GetObjectLocationsOwner(self, request: Any, context: Any) -> Any:
+        """Every object is spilled to the disk of its node, and the first one in memory, too."""
+        with self._lock:
+            self.requests.append(request)
+        if self.has_no_places:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "no")
+        reply = core_worker_pb2.GetObjectLocationsOwnerReply()
+        for number, _ in enumerate(request.object_ids):
+            node_ids = [] if number else [NODE]
+            reply.object_location_infos.add(spilled_url="/disk/a", spilled_node_id=NODE, node_ids=node_ids)
         return reply
 
     def worker(self, number: int = 0, ip: str = "127.0.0.1") -> CoreWorker:

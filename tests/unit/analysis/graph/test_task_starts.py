@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Node, Snapshot, TaskTimes
-from dstack.observed.node import EnvironmentSetup, RayletReport
+from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport, Ref
 from dstack.probes.node.core_worker_replies import environment_parts
 from tests.unit.scenes import TAKEN_AT, Call, Scene, SceneProcess
 
@@ -360,3 +362,116 @@ def test_a_raylet_that_has_reported_no_such_request_leaves_the_scheduler() -> No
     (later,) = diagnosed(scene, inner, reported=0).findings
 
     assert "scheduler" in later.summary
+
+
+def lost_argument(*, arguments: int = 1) -> tuple[Scene, Call, Call]:
+    """A task that takes a value that was lost with a node, and that only such a node could make again."""
+    scene = Scene()
+    node = scene.joined(scene.node(CPU=2.0), 1_000.0, is_head=True)
+    spot = scene.joined(scene.node(CPU=1.0, spot=1.0), 900.0)
+    driver = scene.driver(node)
+    load = scene.task("load", driver, required_resources={"spot": 1.0})
+    load.becomes(state=ASSIGNED, attempt=1, node_id=spot.node_id)
+    train = scene.task("train", driver, required_resources={"CPU": 1.0})
+    train.becomes(state=ASSIGNED)
+    driver.refs[load.ref] = Ref(
+        ref=load.ref,
+        holder_id=driver.worker_id,
+        state=ASSIGNED,
+        size_bytes=80 * MIB,
+        argument_uses=arguments,
+        attempt=1,
+    )
+    driver.gets(train)
+    scene.lose(spot, 30.0)
+    return scene, load, train
+
+
+def with_requests(scene: Scene, call: Call, requests: int, *, settle_s: float = 10.0) -> Diagnosis:
+    """With a raylet's report of so many requests that wait for arguments, of a task that was submitted 8 s ago."""
+    snapshot = scene.sample().sample().snapshot()
+    counts: dict[RayletCount, int] = {"waiting for arguments": requests, "queued pulls": 3} if requests else {}
+    report = RayletReport(node_id=scene.nodes[0].node_id, written_at=TAKEN_AT - 5.0, counts=counts)
+    times = {call.task.task_id: TaskTimes(states={ASSIGNED: TAKEN_AT - 8.0})}
+    return diagnose(replace(snapshot, raylet_reports=(report,), task_times=times), nodes_settle_s=settle_s)
+
+
+def test_a_task_waits_for_its_lost_argument_in_one_finding_with_what_that_lacks() -> None:
+    scene, load, train = lost_argument()
+
+    diagnosis = with_requests(scene, train, 1, settle_s=1.0)
+
+    (finding,) = diagnosis.findings
+    wait = diagnosis.vertices[train.key].wait
+    assert wait is not None
+    assert ([target.vertex for target in wait.targets], wait.kind, wait.is_suspected) == ([load.key], "arguments", True)
+    assert (diagnosis.verdict, finding.members) == ("hang", (load.key,))
+    assert train.key in finding.blocked_behind
+    assert "asks for 1 spot, but no node has any spot" in finding.summary
+    assert "its value was lost with node 10.0.0.2, which had 1 spot and ended at " in finding.summary
+
+
+def test_a_lost_node_that_may_return_is_no_hang() -> None:
+    scene, _, train = lost_argument()
+
+    diagnosis = with_requests(scene, train, 1)
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.kind) == ("stalled", "stalled")
+    remarks = [step.text for step in finding.diagram.remarks]
+    assert any(
+        text.startswith("load runs again (attempt 2): its value was lost with node 10.0.0.2") for text in remarks
+    )
+
+
+def test_without_a_report_the_scheduler_may_place_a_task_beside_a_lost_argument() -> None:
+    scene, load, train = lost_argument()
+
+    wait = with_requests(scene, train, 0, settle_s=1.0).vertices[train.key].wait
+
+    assert wait is not None
+    assert next(iter(wait.targets)).vertex == load.key
+    assert wait.groups[0].has_unknown("scheduler")
+
+
+def test_a_value_that_is_made_again_elsewhere_is_awaited_as_any_running_task() -> None:
+    scene, load, train = lost_argument()
+    maker = scene.worker(scene.nodes[0])
+    load.becomes(state="SUBMITTED_TO_WORKER")
+    scene.procs[0].refs[load.ref] = dataclass_replace(scene.procs[0].refs[load.ref], state="SUBMITTED_TO_WORKER")
+    maker.runs(load).computes()
+
+    diagnosis = with_requests(scene, train, 1, settle_s=1.0)
+
+    assert diagnosis.verdict == "running"
+
+
+def test_arguments_that_are_not_lost_are_in_transit() -> None:
+    scene, load, train = lost_argument(arguments=0)
+
+    diagnosis = with_requests(scene, train, 2)
+
+    wait = diagnosis.vertices[train.key].wait
+    assert wait is not None
+    (target,) = wait.targets
+    assert load.key != target.vertex
+    assert describe(diagnosis.vertices[target.vertex]) == (
+        "transfer of arguments to node 10.0.0.1, where 2 requests wait for arguments: 3 objects waiting to be pulled"
+    )
+
+
+def test_a_stated_share_of_the_store_is_the_limit() -> None:
+    scene, inner = merging()
+    snapshot = scene.sample().sample().snapshot()
+    report = RayletReport(
+        node_id=scene.nodes[0].node_id,
+        written_at=TAKEN_AT - 5.0,
+        waiting_for_memory=1,
+        argument_bytes=80 * MIB,
+        argument_share=0.5,
+    )
+    times = {inner.task.task_id: TaskTimes(states={ASSIGNED: TAKEN_AT - 8.0})}
+
+    diagnosis = diagnose(with_arguments(replace(snapshot, raylet_reports=(report,), task_times=times)))
+
+    assert "they may take 50 % of the 200 MiB" in str(diagnosis.findings[0].explanation)

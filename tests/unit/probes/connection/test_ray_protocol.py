@@ -14,9 +14,9 @@ from dstack.probes.connection.ray_protocol import PIECES, protocol
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.connection.rpc import CallFailure, UnaryCall
 from dstack.probes.node.core_worker_replies import PIECES as CORE_WORKER
-from dstack.probes.node.core_worker_replies import GrpcModules, is_from, observed, omission
+from dstack.probes.node.core_worker_replies import GrpcModules, is_from, observed, omission, places
 from dstack.probes.node.ray_messages import NEW, Filled, Piece, Protocol, Unusable, is_repeated
-from dstack.probes.node.wire import Questions
+from dstack.probes.node.wire import CoreWorker, Questions
 from dstack.probes.ray_state import control_plane
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.probes.ray_state.task_events import failed_tasks, history_of
@@ -74,13 +74,17 @@ def full(message: Any, *, sparse: bool = False) -> Any:
     return message
 
 
+SIZE = 1 << 20
+"""That of a value in the object store."""
+
+
 def value_of(field: Any) -> Any:
     if field.type == field.TYPE_BYTES:
         return b"\x01" * 28
     if field.enum_type is not None:
         return field.enum_type.values[-1].number
     kinds: dict[int, Any] = {field.CPPTYPE_STRING: TEXT, field.CPPTYPE_BOOL: True}
-    return kinds.get(field.cpp_type, 2)
+    return kinds.get(field.cpp_type, SIZE)
 
 
 def reply_of(method: str, pool: Any = POOL, *, sparse: bool = False) -> Any:
@@ -118,7 +122,9 @@ def core_worker(of: Protocol, pool: Any = POOL, *, sparse: bool = False) -> Any:
     if isinstance(reply, CallFailure):
         return reply
     modules = GrpcModules(None, common_pb2, None, None, of)
-    return is_from({"worker_id": "", "ip": "", "port": 0, "pid": 0}, reply), observed(reply, modules, QUESTIONS)
+    located = checked(of, reply_of("GetObjectLocationsOwner", pool, sparse=sparse))
+    worker: CoreWorker = {"worker_id": "", "ip": "", "port": 0, "pid": 0}
+    return is_from(worker, reply), observed(reply, modules, QUESTIONS), places(["01" * 28], located)
 
 
 def task_events(of: Protocol, pool: Any = POOL) -> Any:

@@ -8,12 +8,13 @@ from typing import Any
 import psutil
 import pytest
 
+from dstack.observed.node import ObjectPlace
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.node.core_worker_calls import MAX_AT_ONCE, CoreWorkers
 from dstack.probes.node.wire import Questions
 from tests.processes import wait_until
-from tests.unit.support.core_worker_servers import ACTOR, JOB, QUESTIONS, CoreWorkerServer, serving, silent_port
+from tests.unit.support.core_worker_servers import ACTOR, JOB, NODE, QUESTIONS, CoreWorkerServer, serving, silent_port
 
 
 def test_all_core_workers_answer_and_get_the_token() -> None:
@@ -143,3 +144,43 @@ def test_each_failure_has_its_cause(fill: Any, cause: str, reason: str, *, is_us
     assert failure.cause == cause
     assert reason in failure.reason
     assert len(replies.found) == is_used
+
+
+def with_values(_: Any, reply: Any) -> None:
+    """A finished task's values, of which one is small, and one that another worker owns."""
+    finished = common_pb2.FINISHED
+    for number, size in enumerate((1 << 20, 3 << 20, 2 << 20, 100)):
+        reply.core_worker_stats.object_refs.add(object_id=bytes([number]) * 28, object_size=size, task_status=finished)
+    reply.core_worker_stats.object_refs.add(object_id=b"o" * 28, object_size=9 << 20)
+    reply.core_worker_stats.objects_total = 5
+
+
+def test_an_owner_is_asked_where_its_largest_values_are() -> None:
+    with serving(CoreWorkerServer(with_values)) as server:
+        worker = server.worker()
+        replies = CoreWorkers(lambda: ray_stubs).ask([worker], {**QUESTIONS, "places": 2})
+
+    assert replies.failures == []
+    largest, second = (bytes([number]).hex() * 28 for number in (1, 2))
+    node = NODE.hex()
+    assert replies.found[worker["worker_id"]].places == {
+        largest: ObjectPlace(node_ids=(node,), is_spilled=True, spilled_on=node),
+        second: ObjectPlace(is_spilled=True, spilled_on=node),
+    }
+    assert len(server.requests) == 2
+
+
+def test_an_owner_that_does_not_say_where_its_values_are_has_answered() -> None:
+    with serving(CoreWorkerServer(with_values, has_no_places=True)) as server:
+        worker = server.worker()
+        replies = CoreWorkers(lambda: ray_stubs).ask([worker], {**QUESTIONS, "places": 2})
+
+    assert (replies.failures, replies.found[worker["worker_id"]].places) == ([], {})
+    assert len(replies.found[worker["worker_id"]].refs) == 5
+
+
+def test_nothing_is_asked_about_places_by_default() -> None:
+    with serving(CoreWorkerServer(with_values)) as server:
+        CoreWorkers(lambda: ray_stubs).ask([server.worker()], QUESTIONS)
+
+    assert len(server.requests) == 1
