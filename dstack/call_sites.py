@@ -25,6 +25,26 @@ GROUP_WAIT = site(
     caller("/ray/util/placement_group.py", "wait", BOTH_RAYS),
     name="PlacementGroup.wait",
 )
+RAY_PUT = Site(
+    "ray.put",
+    "ray.put",
+    (leaf("/ray/_private/worker.py", "put_object", BOTH_RAYS),),
+    timeout="none",
+    ended_by="room in the object store",
+    may_be_idle=False,
+    polls=True,
+)
+"""It sleeps 10 ms between two requests for room; with room it does not sleep."""
+RAY_RETURN = Site(
+    "ray.return",
+    "the return of its value",
+    timeout="none",
+    ended_by="room in the object store",
+    may_be_idle=False,
+    polls=True,
+)
+"""The same for the value that a task returns, in C++ below Ray's main loop, which never sleeps by itself."""
+ROOM_FOR_VALUES = (RAY_PUT.id, RAY_RETURN.id)
 MAIN_LOOP = Site("ray.main_loop", "", (leaf("/ray/_private/worker.py", "main_loop", BOTH_RAYS),), is_idle=True)
 SHUTDOWN = site("ray.shutdown", caller("/ray/_private/worker.py", "shutdown", BOTH_RAYS))
 DIRECT_TRANSPORT = Site("ray.direct_transport", "Ray Direct Transport", kind="future", library="ray.direct_transport")
@@ -34,6 +54,8 @@ RAY = (
     RAY_WAIT,
     GENERATOR,
     GROUP_WAIT,
+    RAY_PUT,
+    RAY_RETURN,
     DIRECT_TRANSPORT,
     MAIN_LOOP,
     Site("ray.gc", "", (caller("/ray/_private/gc_collect_manager.py", "run", NEW_RAY),), is_idle=True),

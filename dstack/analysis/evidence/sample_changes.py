@@ -15,7 +15,7 @@ from dstack.analysis.evidence.rest import has_run
 from dstack.analysis.index.process_index import ExecutionKey, execution_key
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.call_sites import kind_of
+from dstack.call_sites import kind_of, named_site
 from dstack.model.diagnosis import Target, Vertex
 from dstack.model.snapshot import Snapshot, actor_of_task, producer_task_id
 from dstack.model.vertex_keys import Key, TaskKey
@@ -230,8 +230,9 @@ def are_equal(before: Call | None, after: Call | None) -> bool:
 
 def _was_woken(call: Call | None, before: Thread, after: Thread) -> bool:
     """Whether a thread has run between the samples, in a wait in which only what ends it wakes a thread."""
-    is_alone = call is not None and isinstance(call.need, KernelObjects | ProcessObject) and call.timeout_s is None
-    return is_alone and has_run(before, after)
+    if call is None or call.timeout_s is not None or not isinstance(call.need, KernelObjects | ProcessObject):
+        return False
+    return not named_site(call).polls and has_run(before, after)
 
 
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.process_index import KnownElsewhere
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.call_sites import ROOM_FOR_VALUES
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Sample, Snapshot
 from dstack.model.vertex_facts import SubjectKind
@@ -99,11 +100,15 @@ class AnalysedSnapshot:
 
     @property
     def is_short_of_memory(self) -> bool:
-        """Whether a finding depends on room in the object store, or on transfers between object stores."""
+        """Whether a wait depends on room in the object store, or on transfers between object stores."""
         vertices = self.diagnosis.vertices
         ends = (end.vertex for one in self.diagnosis.findings for end in one.final_blockers)
-        unknown = (vertices[key].subject.what in MEMORY for key in ends if key in vertices)
-        return any(unknown) or any(STORE in one.resources for one in self.diagnosis.findings)
+        calls = (vertex.wait.called for vertex in vertices.values() if vertex.wait)
+        return (
+            any(STORE in one.resources for one in self.diagnosis.findings)
+            or any(vertices[key].subject.what in MEMORY for key in ends if key in vertices)
+            or any(call is not None and call.site in ROOM_FOR_VALUES for call in calls)
+        )
 
     @cached_property
     def starving(self) -> Sequence[str]:

@@ -17,8 +17,10 @@ from dstack.call_sites import (
     EXIT,
     KERNEL,
     LOCK,
+    MAIN_LOOP,
     PROCESS_LOCK,
     RAY_GET,
+    RAY_RETURN,
     RLOCK,
     SIMPLE_QUEUE,
     THREAD_JOIN,
@@ -194,6 +196,8 @@ class BlockedCalls:
         leaf = site_of_leaf(frames)
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
         is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
+        if is_asleep and leaf is MAIN_LOOP:
+            return Call(site=RAY_RETURN.id, frame=0, need=_object(None))
         if is_asleep:
             self.asleep[thread.os_thread_id] = remaining_sleep_s(blocked_in, self._process.memory)
         if poll or is_asleep:

@@ -13,7 +13,7 @@ from dstack.analysis.findings.kinds.open_chain import is_start, waiter_of
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
-from dstack.call_sites import site_of
+from dstack.call_sites import ROOM_FOR_VALUES, site_of
 from dstack.model.diagnosis import Advice, Vertex
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Unknown, UnknownKey
@@ -24,6 +24,7 @@ RAYS_DEBUGGER = "/ray/util/rpdb.py"
 """The file of Ray's own debugger, to which ``ray debug`` connects (Ray 2.60)."""
 DISTRIBUTED_DEBUGGER = "/ray/util/debugpy.py"
 """The file of the breakpoints to which the Ray Distributed Debugger connects (Ray 2.60)."""
+MEMORY = "`dstack memory` shows"
 NAME = re.compile(r"[\w.]+")
 """A name of a call that a shell takes as it is."""
 
@@ -96,6 +97,8 @@ def _of_unknown_waker(facts: FindingFacts, narrator: Narrator, first: Vertex) ->
     """The line of the waiter, and what it waits for there; or the asyncio task that should have ended the wait."""
     if ended := failures.of_ended_task(facts.failed_before):
         return f"See why {ended}"
+    if first.waker_of and first.waker_of.site in ROOM_FOR_VALUES:
+        return f"{MEMORY} what fills the object store. Values in use cannot be spilled, others wait for the disk"
     waiter = waiter_of(facts, first)
     if waiter is None:
         return f"Search the code for what ends {first.waker_of or narrator.name(first)}"
@@ -111,6 +114,8 @@ def _of_unknown_waker(facts: FindingFacts, narrator: Narrator, first: Vertex) ->
 def _of_unknown(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
     """What shows more about a dependency of which Ray tells only its kind; empty for other kinds."""
     assert isinstance(first.key, UnknownKey)
+    if first.key.what in ("argument memory", "transfer of arguments"):
+        return f"{MEMORY} what fills the object stores, and where the arguments are"
     if first.key.is_scheduler:
         return (
             f"`grep num_ {LOGS}/debug_state.txt` on each node counts what requests wait for: workers, memory or other "
