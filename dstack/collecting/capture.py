@@ -20,7 +20,7 @@ from dstack.errors import ClusterError, UsageError
 from dstack.files.snapshot_file import dumps
 from dstack.model.reading_plan import LONGEST_WATCHED_S, OUTLASTING, ReadingPlan
 from dstack.model.snapshot import Snapshot
-from dstack.probes.cluster import LISTED_OBJECTS, ClusterProbe, poll_cluster
+from dstack.probes.cluster import ClusterProbe, poll_cluster
 from dstack.probes.node_access.node_readers import ProbeSession
 from dstack.processes.child import Parent
 from dstack.processes.gc_pause import GcPause
@@ -63,7 +63,7 @@ def take(
         )
     deadline = time.monotonic() + terms.timeout_s
     note = progress or (lambda _: None)
-    probe = ClusterProbe(session, address, terms.options, note, terms.objects or LISTED_OBJECTS)
+    probe = ClusterProbe(session, address, terms.options, note, terms.objects)
     if terms.history:
         probe.ask_history(terms.history, deadline - time.monotonic())
     probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)

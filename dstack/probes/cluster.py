@@ -54,7 +54,9 @@ RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
 class ClusterProbe:
-    """Takes the samples of one snapshot, with the probes of a session, and lists the largest ``objects``.
+    """Takes the samples of one snapshot, with the probes of a session.
+
+    ``objects`` is how many of the largest values in the object store it lists, 0 for none, None for a few.
 
     Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
@@ -65,10 +67,10 @@ class ClusterProbe:
         address: str | None,
         options: ReadingOptions,
         progress: Progress,
-        objects: int = LISTED_OBJECTS,
+        objects: int | None = None,
     ) -> None:
         self._observed = Observations()
-        self._objects = objects
+        self._objects = LISTED_OBJECTS if objects is None else objects
         self._pauses = options.pauses
         self._logs = options.logs
         self._progress = progress

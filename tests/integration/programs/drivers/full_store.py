@@ -1,4 +1,4 @@
-"""A full object store: a put and a task's return wait for room, because the process that would write to disk is stopped.
+"""A full object store: a put and a task's return wait for room, as the process that would write to disk is stopped.
 
 Prints ``ready`` once it is stopped. Its values in use cannot go to disk.
 """
