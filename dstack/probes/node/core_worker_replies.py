@@ -41,7 +41,7 @@ class GrpcModules:
 WAITS, REFS = "the tasks and refs of workers", "the refs of workers"
 PLACES = "where objects are"
 NO_CALL_SITE = "disabled"
-MAX_CALL_SITE = 400
+MAX_CALL_SITE, MAX_MAKERS = 400, 10_000
 PIECES = (
     Piece(WAITS, "CoreWorkerService", "GetCoreWorkerStats", "method", is_vital=True),
     Piece(
@@ -119,6 +119,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
     worker_id = stats.worker_id.hex()
     states, kinds = (cache(partial(name_of, enum)) for enum in (modules.common.TaskStatus, modules.common.TaskType))
     refs = tuple(_ref(row, worker_id, states(row.task_status)) for row in stats.object_refs)
+    stored = [ref for ref in refs if ref.size_bytes >= IN_STORE]
     rows = ((row, states(row.scheduling_state)) for row in reply.owned_task_info_entries)
     pending = ((row, state) for row, state in rows if state not in ENDED)
     tasks: tuple[Task, ...] = ()
@@ -141,9 +142,9 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         executed_tasks=stats.num_executed_tasks,
         is_cut=has_new_kind or len(reply.owned_task_info_entries) < reply.tasks_total,
-        argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
+        argument_bytes=sum(ref.size_bytes for ref in stored if ref.argument_uses),
         mapped=_mapped(refs, stats.object_refs),
-        makers=_makers(refs, reply.owned_task_info_entries),
+        makers=_makers(stored, reply.owned_task_info_entries),
         counters=_counters(reply),
         tasks=tasks,
         task_states=task_states,
@@ -173,17 +174,19 @@ def _counters(reply: Any) -> tuple[int, ...]:
 
 
 def _ref(row: Any, holder_id: str, state: str) -> Ref:
+    size, contained_in = row.object_size, row.contained_in_owned
+    is_stored = size >= IN_STORE
     return Ref(
         ref=row.object_id.hex(),
         holder_id=holder_id,
         state=None if state == "NIL" else state,
-        size_bytes=row.object_size,
+        size_bytes=size,
         argument_uses=row.submitted_task_ref_count,
         local_uses=row.local_ref_count,
-        is_contained=bool(row.contained_in_owned or row.pinned_in_memory),
+        is_contained=bool(contained_in or row.pinned_in_memory),
         attempt=row.attempt_number,
-        inside=tuple(id.hex() for id in row.contained_in_owned) if row.object_size >= IN_STORE else (),
-        call_site=_call_site(row.call_site) if row.object_size >= IN_STORE else "",
+        inside=tuple(id.hex() for id in contained_in) if is_stored and contained_in else (),
+        call_site=_call_site(row.call_site) if is_stored else "",
     )
 
 
@@ -192,9 +195,10 @@ def _call_site(text: str) -> str:
     return "" if text == NO_CALL_SITE else text[:MAX_CALL_SITE]
 
 
-def _makers(refs: Iterable[Ref], rows: Iterable[Any]) -> dict[str, str]:
-    """The names of the tasks that returned the values in the object store, by id."""
-    tasks = {ref.ref[:48] for ref in refs if ref.state in ENDED and ref.size_bytes >= IN_STORE}
+def _makers(stored: Sequence[Ref], rows: Iterable[Any]) -> dict[str, str]:
+    """The names of the tasks that returned the largest of these values, by id."""
+    largest = sorted(stored, key=lambda ref: -ref.size_bytes)[:MAX_MAKERS]
+    tasks = {ref.ref[:48] for ref in largest if ref.state in ENDED}
     if not tasks:
         return {}
     return {id: row.name or row.func_or_class_name for row in rows if (id := row.task_id.hex()) in tasks}
