@@ -152,9 +152,9 @@ class CoreWorkerReply:
     whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
     ``argument_bytes`` are those of the objects in shared memory that its unfinished tasks take, or that are inside of
     their arguments. ``mapped`` are the objects there whose values the process uses, by id, with their sizes in bytes.
-    ``makers`` are the names of the ended tasks that made the largest values there, by id, and ``places`` says where some
-    of the values are that it owns. A poll asks for no details: then there are no ``tasks``, but the state of each by its
-    id in ``task_states``.
+    ``makers`` are the names of ended tasks that made the largest values there, by id, and ``places`` says where some
+    of the values are that it owns. A poll asks for no details: then there are no ``tasks``, but the state of each by
+    its id in ``task_states``.
     """
 
     worker_id: str

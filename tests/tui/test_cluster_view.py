@@ -21,6 +21,7 @@ from dstack.tui.widgets.outline import Detail, Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
+from tests.unit.analysis.views.test_object_memory import full_store
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import TAKEN_AT, Scene
 
@@ -253,3 +254,17 @@ def test_the_screen_matches_its_picture() -> None:
         await require_pinned(app, pilot, "cluster")
 
     in_cluster(Files("shop.json", [Shop().snapshot()]), body)
+
+
+def test_the_object_store_has_who_made_and_who_keeps_its_values() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        await go_to_line(view, pilot, "Object store  100 MiB in 3 objects")
+        assert not any("load: 20 MiB" in text for text in shown(view))
+        await pilot.press("enter")
+
+        assert line_with(view, "ray.put in driver train.py: 80 MiB in 1 object")
+        assert line_with(view, "load: 20 MiB in 2 objects")
+        assert line_with(view, "2 × actor Holder: 160 MiB in 2 objects, 160 MiB of it in use")
+        assert line_with(view, "80 MiB used of 200 MiB")
+
+    in_cluster(full_store(), body)

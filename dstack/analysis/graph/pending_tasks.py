@@ -37,7 +37,7 @@ class Pending:
         self._index = graph.index
         self._resources = Resources(graph, users)
         self._memory = ArgumentMemory(graph, self._resources)
-        self._arguments = MissingArguments(graph)
+        self._arguments = MissingArguments(graph, self._memory)
         self._slots = ActorQueues(graph)
 
     def add_task(self, task: Task) -> None:

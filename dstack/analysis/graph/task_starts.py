@@ -36,6 +36,7 @@ ASSIGNED = "PENDING_NODE_ASSIGNMENT"
 USUAL_SHARE = 0.7
 MOST_PINS = 2
 """How many tasks are named that use values beside which there is no room."""
+WAITING_FOR_ARGUMENTS: RayletCount = "waiting for arguments"
 TRANSFER_COUNTS: tuple[RayletCount, ...] = ("queued pulls", "pulled bytes", "pending restores", "pending spills")
 SENT_S = 0.5
 """The most that a request takes from its owner to the raylet."""
@@ -159,7 +160,7 @@ class ArgumentMemory:
         return owner.argument_bytes if owner else 0
 
     @cached_property
-    def _candidates(self) -> list[Task]:
+    def candidates(self) -> list[Task]:
         """The tasks that no resource keeps from running."""
         tasks = (one for one in self._index.tasks.values() if one.state == ASSIGNED and one.kind != "ACTOR_TASK")
         waits = ((task, self._resources.wait_of_task(task)[0]) for task in tasks)
@@ -171,7 +172,7 @@ class ArgumentMemory:
         is_only = len(self._resources.nodes) == 1 and not self._index.snapshot.autoscaler
         if report is None or not is_only or not is_in(self._index, report, task):
             return False
-        return len(self._candidates) == report.waiting_for_memory
+        return len(self.candidates) == report.waiting_for_memory
 
     def _room(self, node: Node, task: Task) -> Target:
         key = AnyKey("room", (node.node_id, "arguments", task.owner_id))
@@ -245,41 +246,42 @@ class MissingArguments:
     wait for that, every 10 s. An argument whose every copy was lost with a node is made again by its task (Ray 2.60).
     """
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, memory: ArgumentMemory) -> None:
         self._graph = graph
         self._index = graph.index
+        self._memory = memory
 
     def wait_for(self, task: Task, wait: Wait) -> Wait:
         """The wait for a lost argument or for the transfer of one, in place of one for a scheduler that has resources.
 
-        Which of its owner's lost arguments a task takes is unknown. The wait for them is only assumed, if a raylet
-        reports one that is younger than the task.
+        Which of its owner's lost arguments a task takes is unknown. The wait for them is assumed if raylets report as
+        many requests that wait for arguments as there are tasks that it could be; else the scheduler may be the reason.
         """
         if not any(group.has_unknown("scheduler") for group in wait.groups):
             return wait
         lost = [self._graph.task(producer_task_id(ref)) for ref in self._lost(task)]
+        reports = self._reports(task)
+        requests = sum(report.counts[WAITING_FOR_ARGUMENTS] for report in reports)
         inferred = reason("any lost argument", len(lost)) if len(lost) > 1 else None
-        report = self._report(task)
-        if report is None:
-            return waits_for("arguments", *lost, *wait.targets, inferred=inferred) if lost else wait
-        number, node = report.counts["waiting for arguments"], self._index.nodes[report.node_id]
-        if not lost:
-            return waits_for("arguments", self._transfer(report, node))
-        assumed = assumption("waits for arguments", number, node)
-        found = waits_for("arguments", *lost, inferred=inferred)
-        return replace(found, assumed=(assumed,), proven_groups=wait.groups)
+        if lost and requests and requests == len(self._memory.candidates):
+            assumed = assumption("waits for arguments", requests, self._index.nodes[reports[0].node_id])
+            found = waits_for("arguments", *lost, inferred=inferred)
+            return replace(found, assumed=(assumed,), proven_groups=wait.groups)
+        targets = lost or [self._transfer(report) for report in reports]
+        others = () if not lost and requests >= len(self._memory.candidates) else wait.targets
+        return waits_for("arguments", *targets, *others, inferred=inferred) if targets else wait
 
-    def _report(self, task: Task) -> RayletReport | None:
-        """A report that is younger than the request for a task, of a raylet with requests that wait for arguments."""
-        reports = (one for one in self._index.snapshot.raylet_reports if one.counts.get("waiting for arguments"))
-        known = (one for one in reports if one.node_id in self._index.nodes)
-        return next((one for one in known if is_in(self._index, one, task)), None)
+    def _reports(self, task: Task) -> list[RayletReport]:
+        """The reports that are younger than the request for a task, of raylets whose requests wait for arguments."""
+        reports = (one for one in self._index.snapshot.raylet_reports if one.counts.get(WAITING_FOR_ARGUMENTS))
+        return [one for one in reports if one.node_id in self._index.nodes and is_in(self._index, one, task)]
 
-    def _transfer(self, report: RayletReport, node: Node) -> Target:
+    def _transfer(self, report: RayletReport) -> Target:
         """The transfer of arguments to a node, with what its raylet counts."""
         counts = report.counts
         sizes = (counts.get(name, 0) for name in TRANSFER_COUNTS)
-        transfer = subject("transfer of arguments", node, counts["waiting for arguments"], *sizes)
+        node = self._index.nodes[report.node_id]
+        transfer = subject("transfer of arguments", node, counts[WAITING_FOR_ARGUMENTS], *sizes)
         return self._graph.unknown("transfer of arguments", node.node_id, subject=transfer)
 
     def _lost(self, task: Task) -> list[str]:

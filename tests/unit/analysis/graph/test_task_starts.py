@@ -424,6 +424,21 @@ def test_a_lost_node_that_may_return_is_no_hang() -> None:
     )
 
 
+def test_with_more_tasks_than_reported_requests_the_scheduler_may_be_the_reason() -> None:
+    for arguments in (0, 1):
+        scene, load, train = lost_argument(arguments=arguments)
+        other = scene.task("other", scene.procs[0], required_resources={"CPU": 1.0})
+        other.becomes(state=ASSIGNED)
+
+        diagnosis = with_requests(scene, train, 1, settle_s=1.0)
+
+        wait = diagnosis.vertices[train.key].wait
+        assert wait is not None
+        assert (wait.groups[0].has_unknown("scheduler"), wait.is_suspected) == (True, False)
+        assert (load.key in {target.vertex for target in wait.targets}) == bool(arguments)
+        assert not any(train.key in finding.blocked_behind for finding in diagnosis.findings)
+
+
 def test_without_a_report_the_scheduler_may_place_a_task_beside_a_lost_argument() -> None:
     scene, load, train = lost_argument()
 

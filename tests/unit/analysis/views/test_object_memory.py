@@ -18,7 +18,7 @@ MIB = 1 << 20
 REF, OUTER = "ab" * 28, "cd" * 28
 
 
-def snapshot(*, tasks: int = 1) -> Snapshot:
+def full_store(*, tasks: int = 1) -> Snapshot:
     """Two actors use what a driver has put, which is an argument of its unfinished tasks, too."""
     scene = Scene()
     node = scene.node(CPU=2.0, object_store_memory=200.0 * MIB)
@@ -64,7 +64,7 @@ def memory(taken: Snapshot) -> ObjectMemory:
 
 
 def test_makers_and_keepers_are_summed_by_function_and_class() -> None:
-    found = memory(snapshot())
+    found = memory(full_store())
 
     assert [one.words for one in found.makers] == [
         "ray.put in driver train.py: 80 MiB in 1 object",
@@ -74,7 +74,7 @@ def test_makers_and_keepers_are_summed_by_function_and_class() -> None:
 
 
 def test_each_thing_that_keeps_a_value_is_named() -> None:
-    found = memory(snapshot())
+    found = memory(full_store())
     (value,) = found.stored.largest
 
     references, argument, used, inside = found.why_kept(value)
@@ -86,13 +86,13 @@ def test_each_thing_that_keeps_a_value_is_named() -> None:
 
 
 def test_of_several_tasks_it_is_unknown_which_take_a_value() -> None:
-    found = memory(snapshot(tasks=3))
+    found = memory(full_store(tasks=3))
 
     assert "argument of 3 unfinished tasks that " in " ".join(found.why_kept(found.stored.largest[0]))
 
 
 def test_a_store_has_what_its_raylet_counts() -> None:
-    (store,) = memory(snapshot()).nodes
+    (store,) = memory(full_store()).nodes
 
     assert store.words == (
         "80 MiB used of 200 MiB; 80 MiB pinned as arguments of running tasks; "
@@ -101,7 +101,7 @@ def test_a_store_has_what_its_raylet_counts() -> None:
 
 
 def test_the_listing_says_what_is_left_out() -> None:
-    taken = snapshot()
+    taken = full_store()
 
     text = plain_text(lambda console: print_memory(console, memory(taken), 20))
 
@@ -114,7 +114,7 @@ def test_the_listing_says_what_is_left_out() -> None:
 
 
 def test_without_values_the_stores_are_shown() -> None:
-    taken = replace(snapshot(), stored=None)
+    taken = replace(full_store(), stored=None)
 
     text = plain_text(lambda console: print_memory(console, memory(taken), 20))
 

@@ -21,6 +21,7 @@ from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
+from tests.unit.analysis.views.test_object_memory import full_store
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import TAKEN_AT, Scene
 from tests.unit.scenes.ranks import training
@@ -296,3 +297,12 @@ def test_random_snapshots_have_a_cluster_section(snapshot: Snapshot) -> None:
 
     for table in page.all("table"):
         assert len({sum(one.tag in ("td", "th") for one in row.all()) for row in table.all("tr")}) == 1
+
+
+def test_the_object_store_has_who_made_and_who_keeps_its_values() -> None:
+    found = section(ReportData(AnalysedSnapshot.of(full_store())))
+
+    assert found is not None
+    assert "<summary>Object store</summary>" in found.body
+    assert "<div>load: 20 MiB in 2 objects</div>" in found.body
+    assert "2 × actor Holder: 160 MiB in 2 objects" in found.body
