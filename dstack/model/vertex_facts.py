@@ -106,6 +106,7 @@ SubjectKind = Literal[
     "training function",
     "transfer",
     # what does not run
+    "arguments of no task",
     "pinned arguments",
     "placement group",
     "ready ref",

@@ -127,7 +127,7 @@ class ArgumentMemory:
         node = next((node for node in self._resources.nodes if self._may_lack_room(node, task)), None)
         if node is None:
             return wait
-        if self._is_certain(node, task):
+        if self._is_certain(node, task) and any(self._holders(node)):
             assumed = assumption("waits for memory", self._reports[node.node_id].waiting_for_memory, node)
             return _wait_for_room((self._room(node, task),), (assumed,), wait.groups)
         room = self._subject(node, task)
@@ -186,6 +186,8 @@ class ArgumentMemory:
         held = report.argument_bytes if report and report.waiting_for_memory else None
         share = report.argument_share if report else None
         known = node, self._own_bytes(task), held, int(self._store_bytes(node)), share
+        if held and not any(self._holders(node)):
+            return subject("room for arguments", *known, subject("arguments of no task"))
         return subject("room for arguments", *known, *islice(self._pins(node), MOST_PINS))
 
     def _pins(self, node: Node) -> Iterator[Subject]:

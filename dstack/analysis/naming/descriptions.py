@@ -235,6 +235,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "thread": _thread,
     "training function": "training function {}",
     "transfer": "{} of tensors {:.8}",
+    "arguments of no task": "none was seen to run there: Ray may have kept those of an ended one",
     "pinned arguments": _pinned_arguments,
     "placement group": "{}",
     "ready ref": "PlacementGroup.ready()",

@@ -57,7 +57,7 @@ class StoreOfNode:
             return
         counts = self.report.counts
         if held := self.report.argument_bytes:
-            yield f"{words.size(held)} pinned as arguments of running tasks"
+            yield f"{words.size(held)} pinned as arguments of tasks"
         if waiting := self.report.waiting_for_memory:
             yield f"{words.plural(waiting, 'request')} for a worker waiting for room for arguments"
         if spilled := counts.get("spilled bytes"):

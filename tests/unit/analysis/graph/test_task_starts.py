@@ -490,3 +490,18 @@ def test_a_stated_share_of_the_store_is_the_limit() -> None:
     diagnosis = diagnose(with_arguments(replace(snapshot, raylet_reports=(report,), task_times=times)))
 
     assert "they may take 50 % of the 200 MiB" in str(diagnosis.findings[0].explanation)
+
+
+def test_pinned_arguments_on_a_node_without_tasks_may_be_those_of_an_ended_one() -> None:
+    scene = Scene()
+    node = scene.node(CPU=4.0, object_store_memory=200.0 * MIB)
+    driver = scene.driver(node)
+    train = scene.task("train", driver, required_resources={"CPU": 1.0})
+    train.becomes(state=ASSIGNED)
+    driver.gets(train)
+
+    diagnosis = diagnosed(scene, train)
+
+    (finding,) = diagnosis.findings
+    assert "(none was seen to run there: Ray may have kept those of an ended one)" in str(finding.explanation)
+    assert diagnosis.verdict == "running"

@@ -95,7 +95,7 @@ def test_a_store_has_what_its_raylet_counts() -> None:
     (store,) = memory(full_store()).nodes
 
     assert store.words == (
-        "80 MiB used of 200 MiB; 80 MiB pinned as arguments of running tasks; "
+        "80 MiB used of 200 MiB; 80 MiB pinned as arguments of tasks; "
         "2 objects being spilled (1.0 MiB); 1 object waiting to be pulled"
     )
 
