@@ -17,7 +17,7 @@ from dstack.model.snapshot import Snapshot, StoredObject
 from dstack.report.check_schema import Json
 from dstack.report.rich_text import SafeText
 
-SHOWN_SHARES = 10
+SHOWN_SHARES, SHOWN_KEEPERS = 10, 2
 NO_OBJECTS = "No process reports a value of 100 KiB or more in the object store."
 SMALLER = "Smaller values are in the memory of their owners. A value that several processes keep counts for each."
 
@@ -29,6 +29,14 @@ def memory_lines(memory: ObjectMemory, shown: int = SHOWN_SHARES) -> Iterator[tu
     if memory.stored.total:
         yield "Made by", _shares(memory.makers, shown)
         yield "Kept by", _shares(memory.keepers, shown)
+
+
+def in_a_sentence(memory: ObjectMemory) -> str:
+    """``80 MiB used of 200 MiB; kept by driver train.py: 160 MiB in 2 objects; merge: 80 MiB in 1 object``."""
+    used = sum(one.used_bytes or 0 for one in memory.nodes)
+    total = words.size(sum(one.total_bytes for one in memory.nodes))
+    kept = "; ".join(_shares(memory.keepers, SHOWN_KEEPERS))
+    return f"{words.size(used)} used of {total}{f'; kept by {kept}' if kept else ''}"
 
 
 def _shares(shares: Sequence[Share], shown: int) -> list[str]:

@@ -189,13 +189,12 @@ def _print_memory(console: Console, analysed: AnalysedSnapshot) -> None:
     """Who holds which bytes of the object store, where a wait depends on it."""
     if not analysed.is_short_of_memory:
         return
-    from dstack.report.memory_text import memory_lines
+    from dstack.report.memory_text import in_a_sentence
 
     if analysed.diagnosis.verdict not in SHORT:
         console.print()
-    for title, lines in memory_lines(analysed.object_memory, SHOWN):
-        lead = f"{title}: "
-        print_rows(console, [Row(lead, " " * len(lead), SafeText("; ".join(lines)))])
+    lead = "Object store: "
+    print_rows(console, [Row(lead, " " * len(lead), SafeText(in_a_sentence(analysed.object_memory)))])
 
 
 def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, details: bool = False) -> None:

@@ -35,8 +35,7 @@ def test_a_put_and_a_return_wait_for_room(program: Example) -> None:
 
     assert document["exit_code"] != 1
     text = dstack("check", "--address", program.address, environment=program.environment).stdout
-    assert "Object stores: " in text
-    assert "Kept by: actor Keeper: 80 MiB in 4 objects, 80 MiB of it in use" in text
+    assert "Object store: 95 MiB used of 100 MiB; kept by actor Keeper: 80 MiB in 4 objects, 80 MiB" in text
 
 
 def test_the_listing_has_every_value_with_its_owner_and_place(program: Example) -> None:

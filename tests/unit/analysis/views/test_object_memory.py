@@ -10,7 +10,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.object_memory import ObjectMemory
 from dstack.model.snapshot import KeptSum, ObjectSum, ObjectUse, Snapshot, StoredObject, StoredObjects
 from dstack.observed.node import ObjectPlace, RayletReport
-from dstack.report.memory_text import memory_json, print_memory
+from dstack.report.memory_text import in_a_sentence, memory_json, print_memory
 from dstack.report.rich_text import plain_text
 from tests.unit.scenes import TAKEN_AT, Scene
 
@@ -120,3 +120,9 @@ def test_without_values_the_stores_are_shown() -> None:
 
     assert "80 MiB used of 200 MiB" in text
     assert "No process reports a value" in text
+
+
+def test_a_sentence_has_the_largest_keepers() -> None:
+    assert in_a_sentence(memory(full_store())) == (
+        "80 MiB used of 200 MiB; kept by 2 × actor Holder: 160 MiB in 2 objects, 160 MiB of it in use"
+    )
