@@ -12,13 +12,13 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.outside_waits import (
-    actors_asked_for,
     explanation,
     idle_actors,
     outside_waits,
     resting,
     verdict_without_findings,
 )
+from dstack.analysis.findings.polled_state import polled_state
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
@@ -56,6 +56,7 @@ def diagnose(
         vertices=vertices,
         gaps=tuple(gaps_of(snapshot, vertices)),
         outside=outside_waits(reduced, found, rests, job_id),
+        remarks=tuple(polled_state(reduced, resting(reduced, job_id))),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
     )
     if not findings:
@@ -75,7 +76,6 @@ def _without_findings(diagnosis: Diagnosis, reduced: ReducedGraph, rests: Sequen
         diagnosis,
         verdict=_unless_unknown(verdict, diagnosis),
         explanation=tuple(explanation(reduced, rests)),
-        remarks=tuple(actors_asked_for(reduced, rests)),
         idle=idle_actors(reduced, diagnosis.job),
         failed_before=Failures(reduced).beside_outside(diagnosis.job),
     )

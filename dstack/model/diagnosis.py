@@ -580,9 +580,9 @@ class Diagnosis(Model, frozen=True):
 
     ``gaps`` are what was not observed and could hide a wait. With a ``job``, the findings and the verdict are those of
     this job. ``outside`` are waits that are in no finding because they do not depend on Ray, most frequent first, and
-    without a finding also executions that run or sleep. Then ``explanation`` has sentences about these, ``remarks``
-    about actors that they ask for in vain, ``idle`` has what executes nothing, and ``failed_before`` the failures next
-    to such waits. ``progress`` is that of all jobs, or of this one; None without a second sample.
+    without a finding also executions that run or sleep. Then ``explanation`` has sentences about these, ``idle`` has
+    what executes nothing, and ``failed_before`` the failures next to such waits. ``remarks`` are about what sleeping
+    loops poll for, as actors by name. ``progress`` is that of all jobs, or of this one; None without a second sample.
     """
 
     verdict: Verdict

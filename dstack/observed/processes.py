@@ -38,21 +38,35 @@ OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class ActorName:
+    """With what code calls ``ray.get_actor``: a name, and the namespace if it gives one, else that of its job.
+
+    With ``is_variable``, ``name`` is the local variable that has the name, see :attr:`Thread.texts`.
+    """
+
+    name: str
+    namespace: str = ""
+    is_variable: bool = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBody:
     """The lines of a loop, from its source, and what it calls.
 
     ``calls`` are the first names of functions that it calls, without Python's own, logging and sleeping: ``sleeps``
-    says that it calls a function of that name. ``actors`` are the names with which it calls ``ray.get_actor``. ``over``
-    is the source text of what it iterates over, and ``until`` that of the first condition that may end it, other than
-    by the result of what it polls. Both are empty if there is none. A loop that is proven to only poll ends by no such
-    condition, except for one flag: an event of ``threading`` that only code of its process sets.
+    says that it calls a function of that name. ``asks_for`` are the actors that it calls ``ray.get_actor`` for, and
+    ``catches_full_queue`` says that it handles the exception for a call beyond an actor's ``max_pending_calls``.
+    ``over`` is the source text of what it iterates over, and ``until`` that of the first condition that may end it,
+    other than by the result of what it polls. Both are empty if there is none. A loop that is proven to only poll ends
+    by no such condition, except for one flag: an event of ``threading`` that only code of its process sets.
     """
 
     first_line: Int
     last_line: Int
     calls: tuple[str, ...] = ()
     sleeps: bool = False
-    actors: tuple[str, ...] = ()
+    asks_for: tuple[ActorName, ...] = ()
+    catches_full_queue: bool = False
     over: str = ""
     until: str = ""
 
@@ -167,7 +181,8 @@ class Thread:
     of a thread that wakes by itself. ``exits_in`` is the function in which the interpreter exits on the main thread, as
     ``ray.shutdown``; None while its program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid
     only if ``Process.tasks_read`` is true. ``timer`` is what a ``threading.Timer`` will call that it waits for.
-    ``spans`` are its open spans, the outermost first; of a thread that runs, those that two readings show.
+    ``spans`` are its open spans, the outermost first; of a thread that runs, those that two readings show. ``texts``
+    are the short texts in local variables of the innermost function that calls ``ray.get_actor``, if it sleeps there.
     """
 
     os_thread_id: Int
@@ -187,6 +202,7 @@ class Thread:
     timer: Timer | None = None
     locals: dict[str, dict[str, str]] | None = None
     spans: tuple[Span, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

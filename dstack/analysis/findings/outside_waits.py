@@ -25,7 +25,6 @@ from dstack.analysis.naming.sentences import step_at, subject
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Finding, IdleActors, OutsideWait, Since, Step, Verdict, Vertex
-from dstack.model.snapshot import Actor
 from dstack.observed.processes import LoopBody
 from dstack.words import grouped
 
@@ -96,27 +95,6 @@ def _activity(details: VertexDetails) -> str:
 
 def _jobs(jobs: Sequence[str]) -> str:
     return f"{words.word(len(jobs), 'job')} {words.listed(jobs)}" if jobs else "the cluster"
-
-
-def actors_asked_for(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[Step]:
-    """The actors that loops ask for by name and do not get: those that have died, or that Ray does not list."""
-    asked: dict[tuple[str, str], None] = {}
-    for vertex in waiters[: words.SHOWN]:
-        loop = loop_of(details_of(reduced.index, vertex))
-        job = reduced.index.jobs.get(reduced.job_of(vertex) or "")
-        if loop is not None and job is not None:
-            asked.update({(name, job.namespace): None for name in loop.actors})
-    for name, namespace in asked:
-        named = [actor for actor in reduced.index.actors.values() if (actor.name, actor.namespace) == (name, namespace)]
-        if not any(actor.state != "DEAD" for actor in named):
-            yield Step(text=f'ray.get_actor("{name}") {_absence(named)}')
-
-
-def _absence(named: Sequence[Actor]) -> str:
-    if not named:
-        return "finds no actor: Ray lists none of this name in the namespace of the job"
-    last = named[-1]
-    return f"finds no actor: {names.actor(last)} is {last.state}: {last.death_cause or 'no cause given'}"
 
 
 def outside_waits(

@@ -12,7 +12,7 @@ from dstack.model.diagnosis import Progress, Since
 from dstack.model.snapshot import RAY_CLIENT_SERVER, Actor, Job, Node, PlacementGroup, Snapshot
 from dstack.model.vertex_facts import ProcessName, TaskName
 from dstack.observed.calls import DATA, TRAIN, ProcessGroup
-from dstack.words import duration, listed, moment, plural, word
+from dstack.words import duration, listed, moment, plural, times, word
 
 SHORTEST_S = 0.05
 """The smallest bound that is shown."""
@@ -31,6 +31,13 @@ def short(identifier: str) -> str:
 def actor(value: Actor) -> str:
     """``actor Trainer "left"``, or ``actor Trainer 5f8aed75`` without a name; an actor of a Ray library by its part."""
     return actor_in_words(value.class_name, value.name, value.actor_id)
+
+
+def restarts(value: Actor) -> str:
+    """``has been restarted 2 times (at most 3 times); its last process ended with: SYSTEM_ERROR``."""
+    limit = "no limit" if value.max_restarts < 0 else f"at most {times(value.max_restarts)}"
+    error = f"; its last process ended with: {value.last_error}" if value.last_error else ""
+    return f"has been restarted {times(value.num_restarts)} ({limit}){error}"
 
 
 def actor_in_words(class_name: str, name: str, actor_id: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
@@ -23,7 +23,7 @@ from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.kept_reading import KeptReading, can_reuse
-from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
+from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods, texts_at_get_actor
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.ray_memory import ThreadContext, actor_of_task, read_tasks
@@ -82,6 +82,7 @@ class _ThreadState:
     sleep_left_s: float | None = None
     timer: Timer | None = None
     spans: tuple[Span, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -272,7 +273,12 @@ class MemoryReader:
             sleep_left_s=calls.asleep.get(thread.os_thread_id),
             timer=timer_of_thread(process, thread.frames),
             spans=spans.of_thread(thread),
+            texts=self._texts(process, thread) if thread.os_thread_id in calls.asleep else {},
         )
+
+    def _texts(self, process: PythonProcess, thread: MemoryThread) -> dict[str, str]:
+        own = (frame for frame in thread.frames if self._origins.is_user(frame))
+        return texts_at_get_actor(process.objects, own)
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
         request = self._request
@@ -476,6 +482,7 @@ class MemoryReader:
             task_id=state.task_id,
             locals=state.locals,
             spans=state.spans,
+            texts=state.texts if is_stable else {},
         )
 
     def _problems(self, threads: Sequence[ThreadReading]) -> Iterator[Problem]:

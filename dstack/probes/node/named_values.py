@@ -12,6 +12,7 @@ from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import Modules, PythonProcess
+from dstack.probes.node.redaction import masked_local
 from dstack.probes.node.thread_stacks import AnyThread, function_of, is_in
 
 MODULE, TABLE = "dstack.labels", "LABELS"
@@ -75,6 +76,26 @@ def number_of(variables: Mapping[str, str], name: str) -> int | None:
     """The value of a variable that is a number from 0 on."""
     value = variables.get(name, "")
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
+
+
+GET_ACTOR = "get_actor"
+MAX_TEXTS, MAX_TEXT = 16, 60
+
+
+def texts_at_get_actor(objects: Objects, frames: Iterable[MemoryFrame]) -> dict[str, str]:
+    """The short texts in the locals of the innermost of these frames whose function uses ``get_actor``.
+
+    What cannot be read, or may be a secret, is left out.
+    """
+    found: dict[str, str] = {}
+    with contextlib.suppress(UnreadableMemory):
+        for frame in [one for one in frames if GET_ACTOR in one.used_names][:1]:
+            for name in frame.names[:MAX_TEXTS]:
+                with contextlib.suppress(UnreadableMemory):
+                    text = text_in(objects, frame, name, MAX_TEXT + 1)
+                    if 0 < len(text) <= MAX_TEXT and masked_local(name, text) == text:
+                        found[name] = text
+    return found
 
 
 EXECUTOR = "actor_method_executor"

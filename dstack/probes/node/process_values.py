@@ -100,6 +100,7 @@ class ProcessValues:
             timer=one.timer,
             locals=masked_locals(one.locals) if one.locals else None,
             spans=() if one.is_torn else one.spans,
+            texts=dict(one.texts),
         )
 
 

@@ -80,7 +80,8 @@ class ThreadReading:
     belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
     scheduled. ``written_bytes`` are those of :class:`dstack.observed.processes.Thread`. ``task_id`` is the Ray task
     that it runs. ``locals`` are the values of its locals by frame, if requested. ``timer`` is that of a
-    ``threading.Timer``. ``spans`` are its open spans.
+    ``threading.Timer``. ``spans`` are its open spans. ``texts`` are those of
+    :class:`dstack.observed.processes.Thread`.
     """
 
     thread: AnyThread
@@ -96,6 +97,7 @@ class ThreadReading:
     timer: Timer | None = None
     locals: Sequence[Mapping[str, str]] = ()
     spans: tuple[Span, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ class SceneThread:
     leaf: Frame | None = None
     is_idle_loop: bool = False
     task_id: str | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    """The short texts in the locals of a function that calls ``ray.get_actor``."""
     outer: tuple[Frame, ...] = ()
     """The frames that called its own frame, innermost first."""
 

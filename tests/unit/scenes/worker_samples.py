@@ -71,6 +71,7 @@ class WorkerSampler:
             exits_in=thread.exits_in,
             still=thread.is_stable,
             torn=thread.is_torn,
+            texts=thread.texts,
             task_id=thread.task_id,
             call=thread.call,
             timer=thread.timer,

@@ -419,15 +419,9 @@ def caller_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 def restart_steps(facts: FindingFacts) -> Iterator[Step]:
     """How often the actors of a finding were restarted and its calls retried, with the last error."""
     for actor in facts.restarted[: words.SHOWN]:
-        yield Step(text=_restarts(actor))
+        yield Step(text=f"{names.actor(actor)} {names.restarts(actor)}")
     for vertex, task in facts.retried[: words.SHOWN]:
         yield Step(text=_retries(facts.reduced.index, vertex, task), vertex=vertex.key)
-
-
-def _restarts(actor: Actor) -> str:
-    limit = "no limit" if actor.max_restarts < 0 else f"at most {words.times(actor.max_restarts)}"
-    error = f"; its last process ended with: {actor.last_error}" if actor.last_error else ""
-    return f"{names.actor(actor)} has been restarted {words.times(actor.num_restarts)} ({limit}){error}"
 
 
 def lost_with(index: SampleIndex, node: Node, task: Task) -> str:

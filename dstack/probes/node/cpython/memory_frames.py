@@ -74,6 +74,11 @@ class MemoryFrame:
         """The names of its locals."""
         return self._frames.codes.names(self.code)
 
+    @property
+    def used_names(self) -> frozenset[str]:
+        """The names that its code uses, as of functions and attributes."""
+        return self._frames.codes.used_names(self.code.address)
+
     @cached_property
     def locals(self) -> tuple[int, ...]:
         """What its locals refer to, in the order of their names."""

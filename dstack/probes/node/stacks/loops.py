@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dstack.observed.processes import LoopBody
+from dstack.observed.processes import ActorName, LoopBody
 from dstack.probes.node.stacks.function_names import OWN_FUNCTIONS, QUIET
 from dstack.probes.node.stacks.polling_proof import Block, Unproven, prove_that_it_polls
 from dstack.probes.node.stacks.source_syntax import FileNames, dotted, expression_text, last_name
@@ -24,6 +24,8 @@ MAX_FUNCTION_LINES = 60
 HEADER = re.compile(r"(async\s+)?(for|while)\b")
 SCOPE = re.compile(r"(async\s+)?(def|class)\b")
 GET_ACTOR = "get_actor"
+FULL_QUEUE = "PendingCallsLimitExceeded"
+"""What Ray raises for a call of an actor that has ``max_pending_calls`` of the same caller; Ray 2.46 and 2.60."""
 MAX_CALLS, MAX_NAME = 6, 60
 
 
@@ -72,16 +74,38 @@ def _body(loop: Block, begin: int, lines: Sequence[str], until: str) -> LoopBody
     calls = sorted(found, key=lambda node: (node.lineno, node.col_offset))
     names = [name for node in calls if (name := dotted(node.func)) and name not in OWN_FUNCTIONS]
     telling = [name for name in names if not QUIET.fullmatch(name.rpartition(".")[2]) and len(name) <= MAX_NAME]
-    actors = (_text(node.args[0], lines) for node in calls if node.args and last_name(node.func) == GET_ACTOR)
+    actors = (_asked(node, lines) for node in calls if last_name(node.func) == GET_ACTOR)
     return LoopBody(
         first_line=begin + 1,
         last_line=begin + (loop.end_lineno or loop.lineno),
         calls=tuple(dict.fromkeys(telling))[:MAX_CALLS],
         sleeps=any(name.rpartition(".")[2] == "sleep" for name in names),
-        actors=tuple(dict.fromkeys(name for name in actors if name and len(name) <= MAX_NAME))[:MAX_CALLS],
+        asks_for=tuple(dict.fromkeys(filter(None, actors)))[:MAX_CALLS],
+        catches_full_queue=any(map(_catches_full_queue, ast.walk(loop))),
         over=expression_text(loop.iter) if isinstance(loop, (ast.For, ast.AsyncFor)) else "",
         until=until,
     )
+
+
+def _asked(call: ast.Call, lines: Sequence[str]) -> ActorName | None:
+    """The actor that ``ray.get_actor`` is called for; None if its namespace, or what has its name, is unknown."""
+    arguments = dict(zip(("name", "namespace"), call.args, strict=False)) | {
+        one.arg: one.value for one in call.keywords
+    }
+    name, namespace = arguments.get("name"), arguments.get("namespace")
+    space = _text(namespace, lines) if namespace else ""
+    text = _text(name, lines) if name else None
+    named = name.id if text is None and isinstance(name, ast.Name) else text
+    if space is None or not named or max(len(named), len(space)) > MAX_NAME:
+        return None
+    return ActorName(name=named, namespace=space, is_variable=text is None)
+
+
+def _catches_full_queue(node: ast.AST) -> bool:
+    """Whether it is a handler that names the exception of a full queue, perhaps among others."""
+    if not isinstance(node, ast.ExceptHandler) or node.type is None:
+        return False
+    return any(last_name(one) == FULL_QUEUE for one in getattr(node.type, "elts", [node.type]))
 
 
 def _text(argument: ast.expr, lines: Sequence[str]) -> str | None:

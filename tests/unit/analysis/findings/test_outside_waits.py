@@ -106,26 +106,6 @@ def test_what_rests_is_left_out_where_there_is_a_finding() -> None:
     assert (diagnosis.outside, diagnosis.explanation) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("states", "text"),
-    [
-        ((), "finds no actor: Ray lists none of this name in the namespace of the job"),
-        (("DEAD",), 'finds no actor: actor Coordinator "boss" is DEAD: it was killed'),
-        (("DEAD", "ALIVE"), None),
-    ],
-)
-def test_an_actor_that_a_loop_asks_for_is_named_if_it_has_died(states: tuple[str, ...], text: str | None) -> None:
-    scene = Scene()
-    polling(scene.driver().threads[0], LoopBody(first_line=1, last_line=2, sleeps=True, actors=("boss",)))
-    for state in states:
-        cause = "it was killed" if state == "DEAD" else None
-        scene.actor("Coordinator", name="boss", namespace="default", state=state, death_cause=cause)
-
-    asked = [step.text for step in scene.diagnose().remarks]
-
-    assert asked == ([f'ray.get_actor("boss") {text}'] if text else [])
-
-
 def test_the_exit_of_a_process_is_shown_without_user_code() -> None:
     scene = Scene()
     driver = scene.driver().threads[0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.observed.processes import LoopBody
+from dstack.observed.processes import ActorName, LoopBody
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, loop_at
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_files import SourceFiles
@@ -334,19 +334,48 @@ def test_calls_without_a_name_and_too_many_are_left_out() -> None:
     )
 
 
+BOSS = ActorName(name="boss")
+
+
 @pytest.mark.parametrize(
-    ("source", "names"),
+    ("source", "asked"),
     [
-        ('while True:\n    a = ray.get_actor("boss")  # POLL', ("boss",)),
-        ('NAME: str = "boss"  # theirs\nwhile True:\n    a = get_actor(NAME)  # POLL', ("boss",)),
-        ('NAME = "boss"\nNAME = "other"\nwhile True:\n    a = get_actor(NAME)  # POLL', ()),
-        ('NAME = f("boss")\nwhile True:\n    a = get_actor(NAME)  # POLL', ()),
-        ('name = "boss"\nwhile True:\n    a = get_actor(name)  # POLL', ()),
+        ('while True:\n    a = ray.get_actor("boss")  # POLL', (BOSS,)),
+        ('while True:\n    a = ray.get_actor(name="boss")  # POLL', (BOSS,)),
+        ('while True:\n    a = get_actor("boss", "prod")  # POLL', (ActorName(name="boss", namespace="prod"),)),
+        (
+            'while True:\n    a = get_actor("boss", namespace="prod")  # POLL',
+            (ActorName(name="boss", namespace="prod"),),
+        ),
+        ('while True:\n    a = get_actor("boss", namespace=SPACE)  # POLL', ()),
+        ('NAME: str = "boss"  # theirs\nwhile True:\n    a = get_actor(NAME)  # POLL', (BOSS,)),
+        ("while True:\n    a = get_actor(name)  # POLL", (ActorName(name="name", is_variable=True),)),
+        ('while True:\n    a = get_actor(f"worker {i}")  # POLL', ()),
+        (f'while True:\n    a = get_actor("{"x" * 61}")  # POLL', ()),
         ("while True:\n    a = get_actor(3, get_actor(), names[0])  # POLL", ()),
     ],
 )
-def test_the_actors_that_a_loop_asks_for_are_known_by_constants(source: str, names: tuple[str, ...]) -> None:
+def test_the_actors_that_a_loop_asks_for_are_known_by_texts_or_variables(
+    source: str, asked: tuple[ActorName, ...]
+) -> None:
     loop = body(source)
 
     assert loop is not None
-    assert loop.actors == names
+    assert loop.asks_for == asked
+
+
+@pytest.mark.parametrize(
+    "caught", ["PendingCallsLimitExceeded", "(KeyError, ray.exceptions.PendingCallsLimitExceeded)"]
+)
+def test_a_loop_that_handles_a_full_queue_says_so(caught: str) -> None:
+    loop = body(f"while True:\n    try:\n        a.f.remote()\n    except {caught}:\n        time.sleep(1)  # POLL")
+
+    assert loop is not None
+    assert loop.catches_full_queue
+
+
+def test_a_loop_that_handles_other_errors_does_not_poll_a_queue() -> None:
+    loop = body("while True:\n    try:\n        a.f.remote()\n    except:\n        time.sleep(1)  # POLL")
+
+    assert loop is not None
+    assert not loop.catches_full_queue
