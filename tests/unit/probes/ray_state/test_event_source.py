@@ -22,7 +22,7 @@ from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service
 
 from dstack.observed.node import Cause
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.ray_state import event_source
+from dstack.probes.ray_state import dashboard_head, event_source
 from dstack.probes.ray_state.event_source import DIVIDED, EventReplies, ask_for_events
 
 SESSION, TOKEN = "session_of_this_cluster", "secret"
@@ -142,7 +142,7 @@ def test_the_dashboard_head_has_the_events_that_the_gcs_has_not() -> None:
     found = asked(head, requests=2)
 
     assert (found.replies, found.failure) == ([head.events, head.events], None)
-    assert [path for path, _ in head.requests] == [event_source.VERSION, event_source.QUERY, event_source.QUERY]
+    assert [path for path, _ in head.requests] == [dashboard_head.VERSION, event_source.QUERY, event_source.QUERY]
     assert {headers["authorization"] for _, headers in head.requests} == {f"Bearer {TOKEN}"}
     assert head.requests[1][1]["content-type"] == "application/octet-stream"
 
@@ -263,8 +263,8 @@ def test_a_dashboard_head_that_is_gone() -> None:
 
 def test_a_loopback_address_of_another_host_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What listens there on this host is not the dashboard head of that cluster, and must not get its token."""
-    assert [event_source._is_here(host) for host in ("127.0.0.1", "::1", "192.0.2.77")] == [True, True, False]
-    monkeypatch.setattr(event_source, "_is_here", lambda host: False)
+    assert [dashboard_head._is_here(host) for host in ("127.0.0.1", "::1", "192.0.2.77")] == [True, True, False]
+    monkeypatch.setattr(dashboard_head, "_is_here", lambda host: False)
     head = Head(reply_of(task(1, *RUN)))
 
     failure = asked(head).failure
