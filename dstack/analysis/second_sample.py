@@ -67,6 +67,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         pollers=polling,
         timeouts_s=tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait),
         waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
+        waits_for_nodes=any(map(_waits_for_node, reduced.vertices.values())),
         has_waits=bool(reduced.stuck or reduced.chains),
         logs_of=tuple(_with_logs(reduced, workers)),
     )
@@ -111,6 +112,12 @@ def _on_cpu(reduced: ReducedGraph, chain: OpenChain) -> Iterator[str]:
 def _is_unexplained(key: Key) -> bool:
     """Whether something waits for a worker, though nothing shows what delays that."""
     return isinstance(key, UnknownKey) and key.what in UNEXPLAINED
+
+
+def _waits_for_node(vertex: Vertex) -> bool:
+    """Whether it is a node that something waits for, or asks for what no node has."""
+    is_node = isinstance(vertex.key, UnknownKey) and vertex.key.what in ("autoscaler", "new node")
+    return is_node or (vertex.never is not None and not vertex.never.is_orphaned)
 
 
 def _is_undecided(reduced: ReducedGraph, outside: Vertex) -> bool:

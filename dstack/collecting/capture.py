@@ -71,6 +71,8 @@ def take(
     interest = (plan or _planned)(probe.snapshot(with_history=False))
     left = deadline - time.monotonic()
     probe.ask_times(interest.tasks, left)
+    if interest.waits_for_nodes:
+        probe.ask_platform_events(left)
     deadline += _watch(probe, interest, left, terms.watch_s, note)
     left = deadline - time.monotonic()
     if (interest.has_second_sample or terms.watch_s is not None) and left > 0:

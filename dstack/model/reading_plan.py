@@ -22,8 +22,8 @@ class ReadingPlan:
     Something polls if it waits again after its timeout, so ``pollers`` are those whose timeouts may pass meanwhile.
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
     pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
-    for the start of a worker, ``has_waits`` that anything waits at all. ``logs_of`` are the workers whose
-    logs may say why, also those that have ended.
+    for the start of a worker, ``waits_for_nodes`` that something waits for a node that may join, ``has_waits`` that
+    anything waits at all. ``logs_of`` are the workers whose logs may say why, also those that have ended.
     """
 
     workers: set[str]
@@ -32,6 +32,7 @@ class ReadingPlan:
     pollers: frozenset[str] = frozenset()
     timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
+    waits_for_nodes: bool = False
     has_waits: bool = False
     logs_of: tuple[Worker, ...] = ()
 

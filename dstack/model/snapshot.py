@@ -419,6 +419,60 @@ class TcpEnd(Model, frozen=True):
     holders: tuple[Holder, ...] = ()
 
 
+class PendingNodes(Model, frozen=True):
+    """Nodes of one type that the autoscaler has requested, and that have not joined; ``status`` is its word for that.
+
+    ``since`` is by the head's clock; the first version of the autoscaler does not report it.
+    """
+
+    node_type: str
+    count: Natural
+    status: str = ""
+    since: UnixTime | None = None
+
+
+class FailedLaunches(Model, frozen=True):
+    """Launches of nodes of one type that failed for one ``reason``, the last one at ``last_at`` by the head's clock.
+
+    ``times`` is 0 if the number is unknown, and the reason empty if the autoscaler does not report it.
+    """
+
+    node_type: str
+    times: Natural = 0
+    reason: str = ""
+    last_at: UnixTime | None = None
+
+
+class AutoscalerState(Model, frozen=True):
+    """What the autoscaler reports that it does.
+
+    ``refused`` are the requests that it can add no node for now: no type has enough, or a limit of nodes is reached.
+    ``refused_groups`` are the placement groups of that kind, by id. The first version of the autoscaler (Ray 2.46 and
+    2.60) reports neither, the second no ``reported_at``, which is by the head's clock. ``error`` is why it has ended.
+    """
+
+    pending: tuple[PendingNodes, ...] = ()
+    failed: tuple[FailedLaunches, ...] = ()
+    refused: tuple[dict[str, float], ...] = ()
+    refused_groups: tuple[str, ...] = ()
+    reported_at: UnixTime | None = None
+    error: str = ""
+
+
+class PlatformEvent(Model, frozen=True):
+    """The newest event of an object of the platform, as of a pod of Kubernetes, that is a warning.
+
+    ``kind`` and ``name`` are the object's. ``at`` is by the platform's clock. It has occurred ``count`` times.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    message: str = ""
+    at: UnixTime | None = None
+    count: Natural = 1
+
+
 class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     """All that dstack observed of one cluster in one run.
 
@@ -426,7 +480,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``sources`` maps a file to line numbers to text, for the lines around user frames, read on the nodes.
     ``task_times`` are the times of some of the waiting and awaited tasks, by id, if the GCS has them.
     ``task_event_window`` describes the ended tasks that ``repeated_calls`` is based on; None if they were not read.
-    ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``is_of_one_driver`` says that a
+    ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``autoscaler_state`` is what it
+    reports; None if that is unknown. ``platform_events`` are warnings of the platform, such as of pods that are
+    pending; read only if something waits for a node, from a head that collects them. ``is_of_one_driver`` says that a
     driver made the cluster for itself, by ``ray.init()``: no other node is meant to join. ``readings`` are partial
     samples between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was
     not requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait
@@ -441,6 +497,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     address: str
     ray_version: str
     autoscaler: str | None = None
+    autoscaler_state: AutoscalerState | None = None
+    platform_events: tuple[PlatformEvent, ...] = ()
     is_of_one_driver: bool = False
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()

@@ -233,6 +233,14 @@ ReasonKind = Literal[
     "node joined",
     "node left",
     "young cluster",
+    # what an autoscaler reports
+    "autoscaler failed",
+    "came and went",
+    "failed launches",
+    "pending nodes",
+    "platform event",
+    "refused",
+    "stale report",
     # why a request could be satisfied
     "free on node",
     "no request",

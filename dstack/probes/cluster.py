@@ -25,6 +25,7 @@ from dstack.probes.ray_state.control_plane import (
     take_inventory,
     take_roll,
 )
+from dstack.probes.ray_state.platform_events import ask_platform_events
 from dstack.probes.ray_state.stored_objects import stored_objects
 from dstack.probes.ray_state.task_events import (
     EndedTasks,
@@ -40,6 +41,7 @@ Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerReply]
 """The answers of core workers, by worker id."""
 TIMES_TIMEOUT_S = 0.5
+PLATFORM_TIMEOUT_S = 2.0
 ENDED_TIMEOUT_S = 5.0
 """Twice the time that two requests take the dashboard head with as many tasks as it keeps; the GCS takes a third."""
 LISTED_OBJECTS, PLACED_OBJECTS = 100, 20
@@ -127,6 +129,7 @@ class ClusterProbe:
         )
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
+        self._inventory.autoscaler_state = inventory.autoscaler_state or self._inventory.autoscaler_state
         self._inventory.workers = (*self._inventory.workers, *new)
         self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget, extras, logs_of)
 
@@ -157,6 +160,12 @@ class ClusterProbe:
         if task_ids and deadline_s > 0:
             timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
             self._observed.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
+
+    def ask_platform_events(self, deadline_s: float) -> None:
+        """Requests what the platform says of nodes that do not join; :meth:`snapshot` adds the reply."""
+        if deadline_s > 0:
+            timeout_s = min(PLATFORM_TIMEOUT_S, deadline_s)
+            self._observed.platform_events = begin(lambda: ask_platform_events(self.cluster, timeout_s))
 
     def ask_ended_tasks(self, deadline_s: float) -> None:
         """Requests which tasks failed and which calls are repeated; :meth:`snapshot` adds the reply."""

@@ -21,6 +21,7 @@ from dstack.model.snapshot import (
     ACTOR_HANDLE,
     FailedTask,
     Node,
+    PlatformEvent,
     Sample,
     Snapshot,
     StoredObjects,
@@ -199,6 +200,7 @@ class Observations:
     readings: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
+    platform_events: Future[tuple[PlatformEvent, ...]] | None = None
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
     raylets: dict[str, RayletReport] = field(default_factory=dict)
@@ -283,6 +285,8 @@ class Observations:
             address=cluster.address,
             ray_version=cluster.ray_version,
             autoscaler=inventory.autoscaler,
+            autoscaler_state=inventory.autoscaler_state,
+            platform_events=self.platform_events.result() if self.platform_events else (),
             is_of_one_driver=inventory.is_of_one_driver,
             nodes=nodes,
             jobs=inventory.jobs,

@@ -17,19 +17,21 @@ import json
 import os
 import secrets
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
-from tests.paths import EXAMPLES
+from tests.paths import EXAMPLES, ROOT
 from tests.processes import Tag, carrying, command_line, kill_all, last_output, running, wait_until
 
 Auth = Literal["on", "off", "default"]
@@ -44,6 +46,14 @@ START_S = 120.0
 CONNECTS_S = 10.0
 """How long a worker that is starting gets to connect. If it is killed before, Ray starts no other in its place for 60 s
 (Ray 2.60)."""
+
+LOOPBACK = "127.0.0.1"
+HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
+OF_VERSION_2 = {
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+}
 
 _TAG = "RAY_TMPDIR"
 _LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.0"
@@ -162,6 +172,52 @@ def ray_cluster(
     ):
         line = child.wait_for_line("address ", deadline_s=deadline_s)
         yield RayCluster(line.removeprefix("address "), environment, directory, python)
+
+
+@contextmanager
+def autoscaled_cluster(node_types: Mapping[str, Mapping[str, Any]], *, version: int) -> Iterator[RayCluster]:
+    """Start a head of one CPU with an autoscaler of this version, which may add nodes of these types here."""
+    with _private_environment("off", "home") as (directory, environment):
+        port, client_port = _free_ports(2)
+        environment |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "PYTHONPATH": str(ROOT)}
+        environment |= OF_VERSION_2 if version == 2 else {}
+        config = directory / "autoscaling.json"
+        config.write_text(json.dumps(_autoscaling(f"{LOOPBACK}:{port}", node_types)))
+        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--node-ip-address={LOOPBACK}"]
+        ray += [f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--dashboard-agent-listen-port=0"]
+        ray += [f"--ray-client-server-port={client_port}", f"--autoscaling-config={config}"]
+        done = subprocess.run(ray, env=environment, capture_output=True, text=True, timeout=START_S, check=False)
+        assert done.returncode == 0, done.stderr
+        yield RayCluster(f"{LOOPBACK}:{port}", environment, directory, sys.executable)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]
+
+
+def _autoscaling(address: str, node_types: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The configuration of an autoscaler; that of Ray's tests is not in its wheel (2.60)."""
+    head = {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0}
+    provider = {"type": "external", "module": "tests.clusters.cloud_provider.Provider", "gcs_address": address}
+    lists = ["cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands", "setup_commands"]
+    lists += [f"{kind}_{what}_commands" for kind in ("head", "worker") for what in ("setup", "start_ray")]
+    return {
+        "cluster_name": "test",
+        "max_workers": 4,
+        "idle_timeout_minutes": 60,
+        "upscaling_speed": 20.0,
+        "provider": provider | {"launch_multiple": True, "head_node_id": HEAD_ID},
+        "head_node_type": HEAD_TYPE,
+        "available_node_types": {
+            HEAD_TYPE: head,
+            **{name: {"node_config": {}, **one} for name, one in node_types.items()},
+        },
+        "file_mounts_sync_continuously": False,
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in lists},
+    }
 
 
 @contextmanager

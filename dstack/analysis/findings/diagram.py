@@ -27,7 +27,7 @@ from dstack.analysis.findings.outside_waits import end_of_loop
 from dstack.analysis.findings.shared_calls import shared_call_steps
 from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.descriptions import describe, limit_in_words
+from dstack.analysis.naming.descriptions import describe, further_reports, limit_in_words
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
@@ -273,6 +273,7 @@ class _Drawing:
     def _remarks(self, vertex: Vertex, details: VertexDetails) -> Iterator[str]:
         if end := end_of_loop(vertex, details):
             yield f"its loop {end}"
+        yield from further_reports(vertex)
         yield from map(ended_in_words, ended_children(self._narrator.index, vertex))
 
     def _does(self, vertex: Vertex, details: VertexDetails) -> str:

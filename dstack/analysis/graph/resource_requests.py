@@ -16,6 +16,7 @@ from math import floor
 
 import msgspec
 
+from dstack.analysis.graph.autoscaling import MAX_REPORTS, Autoscaling
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.graph.membership import Satisfies
 from dstack.analysis.graph.resource_holders import (
@@ -68,6 +69,7 @@ class Resources:
         self._index = graph.index
         self.nodes = [node for node in self._index.snapshot.nodes if node.alive]
         self.holders = Holders(graph, users)
+        self._autoscaling = Autoscaling(self._index.snapshot)
         self.unread = users.unobserved
         """The target for a worker that could not be read."""
         self._known: dict[Id, WaitOrNever] = {}
@@ -156,22 +158,34 @@ class Resources:
     ) -> list[Target]:
         """What may yet bring a node that satisfies a request: the autoscaler, or a node that joins or returns.
 
-        Without a reason ``because`` of which no present node does, only a node that was lost is another one.
+        An autoscaler that reports that it can add none may do so later, as its limits and its types can change. Without
+        a reason ``because`` of which no present node does, only a node that was lost is another one.
         """
-        if name := self._index.snapshot.autoscaler:
-            return [self._graph.unknown("autoscaler", subject=subject("autoscaler", name))]
 
         def fits_on_one(nodes: Sequence[Node]) -> bool:
             return any(fits(request, node.resources) and labels_match(selector, node.labels) for node in nodes)
 
-        expected = self._lost(request, selector, satisfies or fits_on_one)
-        expected = expected or (self._graph.membership.last_change() if because else None)
+        satisfies = satisfies or fits_on_one
+        group = asked.group if isinstance(asked, Bundles) else None
+        refused = self._autoscaling.refusal(request, group)
+        if self._index.snapshot.autoscaler and not (refused and because):
+            return [self._autoscaler(refused, request, satisfies if because else None)]
+        expected = self._lost(request, selector, satisfies) or refused
+        if because and not expected:
+            expected = self._graph.membership.last_change() or next(self._autoscaling.platform_events(), None)
         if expected is None:
             return []
-        group = asked.group if isinstance(asked, Bundles) else None
         owner = (tuple(request.items()), tuple(sorted(selector.items())), group.placement_group_id if group else None)
         new = subject("new node", group or asked, because, expected)
         return [self._graph.unknown("new node", *owner, subject=new)]
+
+    def _autoscaler(self, refused: Reason | None, request: Amounts, satisfies: Satisfies | None) -> Target:
+        """The autoscaler with what it reports; ``satisfies`` says which nodes a request lacks that none has now."""
+        lost = self._autoscaling.came_and_went(satisfies) if satisfies else None
+        own = [one for one in (refused, lost) if one]
+        reports = (*own, *self._autoscaling.reports())[:MAX_REPORTS]
+        name, owner = self._index.snapshot.autoscaler or "", (tuple(request.items()),) if own else ()
+        return self._graph.unknown("autoscaler", *owner, subject=subject("autoscaler", name, *reports))
 
     def _lost(self, request: Amounts, selector: Mapping[str, str], satisfies: Satisfies) -> Reason | None:
         """The lost node that would satisfy a request, with what it had of it."""

@@ -20,7 +20,7 @@ from dstack.observed.node import EnvironmentSetup
 from dstack.observed.processes import StartPhase
 
 Row: TypeAlias = "str | Callable[..., str]"
-LONGEST_COMMAND, LONGEST_OUTPUT = 60, 80
+LONGEST_COMMAND, LONGEST_OUTPUT, LONGEST_REASON = 60, 80, 160
 PHASES: Mapping[StartPhase, str] = {
     "start": "",
     "import": " (in an import)",
@@ -184,8 +184,21 @@ def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str
 def _new_node(asked: vertex_facts.Operand, because: vertex_facts.Reason | None, expected: vertex_facts.Reason) -> str:
     """``node for 2 special that may still join: no node has any special, but the cluster is 40 s old``."""
     wanted = f" for {operand_in_words(asked)}" if asked else ""
-    lacking = f"{in_words(because)}, but " if because else ""
-    return f"node{wanted} that may still join: {lacking}{in_words(expected)}"
+    lacking = in_words(because) if because else ""
+    if expected.why == "refused":
+        return f"node{wanted}: {lacking}, and the autoscaler reports that it can add no such node now"
+    return f"node{wanted} that may still join: {f'{lacking}, but ' if lacking else ''}{in_words(expected)}"
+
+
+def _autoscaler(name: str, *reports: vertex_facts.Reason) -> str:
+    """``autoscaler, which may add a node (2 nodes of type gpus are pending for 41 s)``: with its first report."""
+    return f"{name}, which may add a node" + (f" ({in_words(reports[0])})" if reports else "")
+
+
+def further_reports(vertex: Vertex) -> list[str]:
+    """What an autoscaler reports that is not in its name."""
+    reports = vertex.subject.of[2:] if vertex.subject.what == "autoscaler" else ()
+    return [f"it reports: {operand_in_words(one)}" for one in reports]
 
 
 def _pinned_arguments(task: vertex_facts.TaskName, size: int, age_s: float | None) -> str:
@@ -263,7 +276,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "value of no owner": "value of {:.8}, which no reachable process reports as pending",
     "value of silent owner": "value of {:.8}, whose owner, {}, did not answer",
     "attempt": "next attempt of {}, which Ray is about to make",
-    "autoscaler": "{}, which may add a node",
+    "autoscaler": _autoscaler,
     "available value": "value that is already available and being fetched",
     "caller": "caller, which has not sent it yet",
     "bytes in transit": "bytes that are on their way to it",
@@ -332,7 +345,44 @@ def _lost_node(node: Node, had: vertex_facts.Operand, until: float) -> str:
     return f"{names.node(node)} {had_it} until {words.time_of_day(until)}"
 
 
+def _pending_nodes(count: int, node_type: str, status: str, age_s: float | None) -> str:
+    """``2 nodes of type gpus are pending (requested) for 41 s``."""
+    since = f" for {words.duration(age_s)}" if age_s is not None else ""
+    state = f" ({_shortened(status, LONGEST_OUTPUT)})" if status else ""
+    return f"{words.plural(count, 'node')} of type {node_type} {words.word(count, 'is', 'are')} pending{state}{since}"
+
+
+def _failed_launches(node_type: str, times: int, age_s: float | None, why: str) -> str:
+    """``12 launches of type gpus have failed, the last one 4 s ago: InsufficientInstanceCapacity``."""
+    ago = "" if age_s is None else f"{words.duration(age_s)} ago"
+    begin = f"{words.plural(times, 'launch', 'launches')} of type {node_type} {words.word(times, 'has', 'have')} failed"
+    begin += f", the last one {ago}" if ago else ""
+    none = " ".join(filter(None, (f"its provider had no node of type {node_type}", ago)))
+    return f"{begin if times else none}: {_shortened(why, LONGEST_REASON) if why else 'it gives no reason'}"
+
+
+def _platform_event(kind: str, name: str, text: str, count: int, age_s: float | None) -> str:
+    """``Pod train-gpu-worker-x7k2p: FailedScheduling: 0/3 nodes are available (7 times, the last one 12 s ago)``."""
+    last = f"{'the last one ' * (count > 1)}{words.duration(age_s)} ago" if age_s is not None else ""
+    when = ", ".join(filter(None, (words.times(count) if count > 1 else "", last)))
+    return f"{kind} {name}: {_shortened(text, LONGEST_REASON)}" + (f" ({when})" if when else "")
+
+
+def _came_and_went(nodes: int, longest_s: float | None, last_s: float, cause: str) -> str:
+    """``3 nodes that had it have joined and left, after at most 41 s, the last one 12 s ago: ...``."""
+    lives = f", after at most {words.duration(longest_s)}" if longest_s is not None else ""
+    why = f": {_shortened(cause, LONGEST_REASON)}" if cause else ""
+    return f"{nodes:,} nodes that had it have joined and left{lives}, the last one {words.duration(last_s)} ago{why}"
+
+
 REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
+    "autoscaler failed": "it has failed: {}",
+    "came and went": _came_and_went,
+    "failed launches": _failed_launches,
+    "pending nodes": _pending_nodes,
+    "platform event": _platform_event,
+    "refused": "it reports that it can add no such node now",
+    "stale report": lambda age_s: f"its last report is {words.duration(age_s)} old",
     "queued future": "any thread of the executor may run the queued future",
     "with block": "it is in a with block of the lock",
     "async with block": "it is in an async with block of the lock",

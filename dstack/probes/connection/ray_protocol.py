@@ -141,6 +141,24 @@ PIECES = (
     ),
     Piece("whether nodes can be added", "autoscaler.ClusterResourceState", "node_states:list", is_vital=True),
     Piece("whether nodes can be added", "autoscaler.NodeState", "ray_node_type_name:text", is_vital=True),
+    Piece(
+        "what the autoscaler does",
+        "autoscaler.AutoscalingState",
+        "infeasible_resource_requests:list infeasible_gang_resource_requests:list",
+    ),
+    Piece("what the autoscaler does", "autoscaler.ResourceRequest", "resources_bundle:map"),
+    Piece("what the autoscaler does", "autoscaler.GangResourceRequest", "details:text"),
+    Piece(
+        "what the autoscaler does",
+        "autoscaler.PendingInstanceRequest",
+        "ray_node_type_name:text count:int request_ts:int",
+    ),
+    Piece("what the autoscaler does", "autoscaler.PendingInstance", "ray_node_type_name:text details:text"),
+    Piece(
+        "what the autoscaler does",
+        "autoscaler.FailedInstanceRequest",
+        "ray_node_type_name:text count:int reason:text failed_ts:int",
+    ),
     # Task events
     Piece("the history of tasks", "TaskInfoGcsService", "GetTaskEvents", "method", is_vital=True),
     Piece("the history of tasks", "GetTaskEventsReply", "events_by_task:list", is_vital=True),

@@ -14,14 +14,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
-from dstack.model.snapshot import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.model.snapshot import (
+    RAY_CLIENT_SERVER,
+    Actor,
+    AutoscalerState,
+    Bundle,
+    GoneWorker,
+    Job,
+    Node,
+    PlacementGroup,
+    Worker,
+)
 from dstack.observed.node import Failure, StartingWorker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import canonical
-from dstack.probes.connection.ray_stubs import autoscaler_pb2, common_pb2, gcs_pb2, gcs_service_pb2
+from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import KV, CallFailure, Request, Service, UnaryCall, call_all, gcs_service
 from dstack.probes.node.ray_messages import REMEDY, name_of
 from dstack.probes.node.redaction import masked_command
+from dstack.probes.ray_state.autoscaler import AUTOSCALER_REQUESTS, active_autoscaler, autoscaler_state
 
 PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; snapshots leave out everything in it."""
@@ -55,6 +66,7 @@ class Inventory:
     total: dict[str, dict[str, float]] = field(default_factory=dict)
     available: dict[str, dict[str, float]] = field(default_factory=dict)
     autoscaler: str | None = None
+    autoscaler_state: AutoscalerState | None = None
     is_of_one_driver: bool = False
     oldest_job_at: float | None = None
     failures: tuple[Failure, ...] = ()
@@ -89,6 +101,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     alive = {node.node_id for node in nodes if node.alive}
     dead = {node.node_id: node for node in nodes if not node.alive}
     workers = live_workers(answers["workers"].worker_table_data, _rows(answers["jobs"], "job_info_list"))
+    of_autoscaler = [answers[name] for name in AUTOSCALER_REQUESTS]
+    autoscaler = None if is_own else active_autoscaler(*of_autoscaler)
     listed = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
     gone = {worker.worker_id: worker for worker in listed if worker}
     return Inventory(
@@ -110,7 +124,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             row.node_id.hex(): dict(row.resources_available)
             for row in _rows(answers["available resources"], "resources_list")
         },
-        autoscaler=None if is_own else active_autoscaler(answers["autoscaler's report"], answers["autoscaler's state"]),
+        autoscaler=autoscaler,
+        autoscaler_state=autoscaler_state(*of_autoscaler) if autoscaler else None,
         is_of_one_driver=is_own,
         oldest_job_at=_oldest(row for row in _rows(answers["jobs"], "job_info_list") if row.job_id.hex() not in own),
         failures=tuple(
@@ -377,55 +392,6 @@ def _placement_group(row: Any) -> PlacementGroup:
         scheduling_state=name_of(gcs_pb2.PlacementGroupStats.SchedulingState, row.stats.scheduling_state),
         requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
     )
-
-
-AUTOSCALER_REQUESTS: dict[str, Request] = {
-    "autoscaler's report": (
-        KV,
-        "InternalKVGet",
-        lambda: gcs_service_pb2.InternalKVGetRequest(key=b"__autoscaling_status"),
-    ),
-    "autoscaler's state": (
-        ("AutoscalerStateService", "autoscaler"),
-        "GetClusterStatus",
-        lambda: autoscaler_pb2.GetClusterStatusRequest(),
-    ),
-}
-"""What shows whether an autoscaler may add nodes to the cluster.
-
-- The autoscaler of `ray start --autoscaling-config` writes its report as JSON under a key of the GCS about once in 5 s.
-  It names the configured type of every node. So does the monitor that any `ray start --head` runs, which can add
-  nothing; but it makes up the types, as ``node_`` and the node's id. `ray.init` without a cluster runs none.
-- The second version reports its state to the GCS. Where it can add nothing, no node has a type.
-
-What types of nodes there are, and whether one more of them may be added, is in neither.
-"""
-
-
-def active_autoscaler(v1: Any, v2: Any) -> str | None:
-    """The autoscaler by the replies to these requests, or None."""
-    if isinstance(v1, CallFailure) or isinstance(v2, CallFailure):
-        return "autoscaler, if there is one (the GCS did not say)"
-    if _may_add_v1(v1.value) or _may_add_v2(v2):
-        return "autoscaler"
-    return None
-
-
-def _may_add_v1(status: bytes) -> bool:
-    if not status:
-        return False
-    try:
-        types = json.loads(status)["autoscaler_report"]["node_type_mapping"]
-        return any(node_type != f"node_{node}" for node, node_type in types.items())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return True
-
-
-def _may_add_v2(status: Any) -> bool:
-    state = status.autoscaling_state
-    is_adding = state.pending_instance_requests or state.pending_instances or state.failed_instance_requests
-    has_types = any(node.ray_node_type_name for node in status.cluster_resource_state.node_states)
-    return bool(state.autoscaler_state_version and (is_adding or has_types))
 
 
 METADATA_REQUEST: Request = (

@@ -31,12 +31,14 @@ from dstack.analysis.second_sample import plan_readings
 from dstack.model.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model.snapshot import (
     Actor,
+    AutoscalerState,
     Bundle,
     FailedTask,
     GoneWorker,
     Job,
     Node,
     PlacementGroup,
+    PlatformEvent,
     RepeatedCall,
     Sample,
     Snapshot,
@@ -67,6 +69,8 @@ class Scene:
         self.available: dict[str, dict[str, float]] = {}
         self.total: dict[str, dict[str, float]] = {}
         self.autoscaler: str | None = None
+        self.autoscaler_state: AutoscalerState | None = None
+        self.platform_events: tuple[PlatformEvent, ...] = ()
         self.is_of_one_driver = False
         self.jobs = [Job(job_id=JOB, entrypoint="python train.py", namespace="default")]
         self.failures: list[Failure] = []
@@ -290,6 +294,8 @@ class Scene:
             ray_version="2.60.0",
             nodes=tuple(self.nodes),
             autoscaler=self.autoscaler,
+            autoscaler_state=self.autoscaler_state,
+            platform_events=self.platform_events,
             is_of_one_driver=self.is_of_one_driver,
             jobs=tuple(self.jobs),
             actors=tuple(self.actors),

@@ -16,6 +16,7 @@ from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.call_sites import ROOM_FOR_VALUES, site_of
 from dstack.model.diagnosis import Advice, Vertex
 from dstack.model.snapshot import Actor
+from dstack.model.vertex_facts import Reason
 from dstack.model.vertex_keys import Unknown, UnknownKey
 
 LOGS = "/tmp/ray/session_latest/logs"
@@ -38,6 +39,12 @@ FIXES: dict[Unknown, str] = {
 """The changes that resolve the wait for some unknown dependencies."""
 
 
+ALLOW_NODE = (
+    "Give the autoscaler a type of node that has it, raise its limits of nodes (max_workers, maxReplicas), or ask for "
+    "less."
+)
+
+
 def advice_at_end(facts: FindingFacts, narrator: Narrator) -> Advice:
     """What to do about the first final blocker, or about waits that have none.
 
@@ -46,9 +53,22 @@ def advice_at_end(facts: FindingFacts, narrator: Narrator) -> Advice:
     first = facts.ends[0] if facts.ends else None
     if first and first.holder:
         first = next((end for end in facts.ends if end.kind == "execution"), first)
+    match expectation(first) if first else None:
+        case Reason(why="refused"):
+            return Advice(kind="fix", text=ALLOW_NODE)
+        case Reason(why="platform event", of=(kind, name, *_)):
+            return Advice(
+                kind="next", text=f"`kubectl describe {str(kind).lower()} {name}` shows why it does not start."
+            )
     if first and isinstance(first.key, UnknownKey) and first.key.what in FIXES:
         return Advice(kind="fix", text=f"{FIXES[first.key.what]}.")
     return Advice(kind="next", text=f"{_inspect(facts, narrator, first)}.")
+
+
+def expectation(end: Vertex) -> Reason | None:
+    """Why a new node may still join; None of other vertices."""
+    expected = end.subject.of[-1] if end.subject.what == "new node" else None
+    return expected if isinstance(expected, Reason) else None
 
 
 def _inspect(facts: FindingFacts, narrator: Narrator, first: Vertex | None) -> str:
@@ -124,6 +144,11 @@ def _of_unknown(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
     if first.key.is_setup:
         return f"`tail {LOGS}/runtime_env_setup-*.log` on its node shows how far the installation is"
     match first.key.what:
+        case "autoscaler":
+            return (
+                f"`ray status` shows what the autoscaler adds, and `tail {LOGS}/monitor.log` on the head what fails. "
+                "On Kubernetes, `kubectl get pods` and `kubectl describe pod POD` show what is pending, and why"
+            )
         case "slot":
             doing = f" at{line.removeprefix(' at')}" if (line := narrator.line(first)) else ""
             command = _command(narrator, first, "--native")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from dstack.analysis.findings import collectives, failures
 from dstack.analysis.findings.deadlock_fixes import let_queued_run
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds.next_step import advice_at_end, log_of_worker
+from dstack.analysis.findings.kinds.next_step import advice_at_end, expectation, log_of_worker
 from dstack.analysis.findings.kinds.open_chain import (
     Waiter,
     blocker_steps,
@@ -32,12 +32,19 @@ from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Advice, FinalBlocker, Step, Vertex
+from dstack.model.vertex_facts import ReasonKind
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.processes import EndedChild
 from dstack.words import duration, shortly, word
 
 NOT_PROVEN = "likely, not proven: a message from outside could still end it"
 NODE_MAY_JOIN = "no hang yet: such a node may still join"
+JOINED = "nodes joined or left a short time ago, and such a node may still join"
+MAY_JOIN: Mapping[ReasonKind, str] = {
+    "refused": "the autoscaler may be able to add such a node later",
+    "platform event": "what the platform has not started may be such a node",
+}
+"""Why such a node may still join, if not for the times of others."""
 
 
 class StallCheck:
@@ -197,7 +204,9 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         yield from narrator.similar_steps(facts.members, "")
     yield from narrator.similar_steps(_queued(facts), "")
     if _is_for_nodes(facts):
-        yield Step(text="No hang yet: nodes joined or left a short time ago, and such a node may still join")
+        expected = {one.why for end in facts.ends if (one := expectation(end))}
+        late = next((text for why, text in MAY_JOIN.items() if why in expected), JOINED)
+        yield Step(text=f"No hang yet: {late}")
         return
     watched, jobs = duration(facts.draft.watched_s or 0.0), word(len(facts.draft.jobs), "job")
     yield Step(

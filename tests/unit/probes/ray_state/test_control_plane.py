@@ -1,69 +1,14 @@
-"""Live workers, an autoscaler, and a cluster of one driver, by replies of the GCS of Ray 2.46 and 2.60."""
+"""Live workers, and a cluster of one driver, by replies of the GCS of Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
-from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
+from ray.core.generated import common_pb2, gcs_pb2
 
 from dstack.probes.connection.rpc import CallFailure
-from dstack.probes.ray_state.control_plane import active_autoscaler, is_of_one_driver, live_workers
-
-NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
-NOTHING = autoscaler_pb2.GetClusterStatusReply()
-
-
-def v1(types: object) -> SimpleNamespace:
-    """The report of the first version, or of the monitor that every head has."""
-    report = {"autoscaler_report": {"active_nodes": {}, "node_type_mapping": types}, "monitor_pid": 11273}
-    return SimpleNamespace(value=json.dumps(report).encode())
-
-
-def v2(*types: str, version: int = 2) -> autoscaler_pb2.GetClusterStatusReply:
-    """The state that the second version reports, with the types of its nodes."""
-    reply = autoscaler_pb2.GetClusterStatusReply()
-    reply.autoscaling_state.autoscaler_state_version = version
-    for node_type in types:
-        reply.cluster_resource_state.node_states.add(ray_node_type_name=node_type)
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (SimpleNamespace(value=b""), NOTHING),  # ray.init without a cluster
-        (v1({NODE: f"node_{NODE}"}), NOTHING),  # ray start --head
-        (SimpleNamespace(value=b""), v2("")),  # ray start --head with the second version
-        (SimpleNamespace(value=b""), v2("headgroup", version=0)),  # nodes of Kubernetes without an autoscaler
-    ],
-)
-def test_a_monitor_that_cannot_add_nodes_is_no_autoscaler(first: SimpleNamespace, second: object) -> None:
-    assert active_autoscaler(first, second) is None
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (v1({"f" * 51 + "00000": "ray.head.default"}), NOTHING),  # ray start --head --autoscaling-config
-        (SimpleNamespace(value=b""), v2("headgroup", "workers")),
-        (SimpleNamespace(value=b"{}"), NOTHING),  # a malformed value
-    ],
-)
-def test_configured_types_of_nodes_mean_an_autoscaler(first: SimpleNamespace, second: object) -> None:
-    assert active_autoscaler(first, second) == "autoscaler"
-
-
-def test_pending_instances_mean_an_autoscaler() -> None:
-    reply = v2("")
-    reply.autoscaling_state.pending_instance_requests.add(ray_node_type_name="workers", count=1)
-
-    assert active_autoscaler(SimpleNamespace(value=b""), reply) == "autoscaler"
-
-
-def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
-    assert "if there is one" in (active_autoscaler(CallFailure("no answer within 3.0 s"), NOTHING) or "")
+from dstack.probes.ray_state.control_plane import is_of_one_driver, live_workers
 
 
 @pytest.mark.parametrize(
