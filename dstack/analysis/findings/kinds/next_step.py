@@ -28,6 +28,8 @@ DISTRIBUTED_DEBUGGER = "/ray/util/debugpy.py"
 MEMORY = "`dstack memory` shows"
 NAME = re.compile(r"[\w.]+")
 """A name of a call that a shell takes as it is."""
+OBJECT = re.compile(r"[a-z]+ [a-z0-9][a-z0-9.-]*")
+"""The kind and the name of an object of Kubernetes."""
 
 FIXES: dict[Unknown, str] = {
     "new node": "Start a node that has it, or ask for less",
@@ -57,9 +59,9 @@ def advice_at_end(facts: FindingFacts, narrator: Narrator) -> Advice:
         case Reason(why="refused"):
             return Advice(kind="fix", text=ALLOW_NODE)
         case Reason(why="platform event", of=(kind, name, *_)):
-            return Advice(
-                kind="next", text=f"`kubectl describe {str(kind).lower()} {name}` shows why it does not start."
-            )
+            which = f"{str(kind).lower()} {name}"
+            command = f"kubectl describe {which if OBJECT.fullmatch(which) else 'pod POD'}"
+            return Advice(kind="next", text=f"`{command}` shows why it does not start.")
     if first and isinstance(first.key, UnknownKey) and first.key.what in FIXES:
         return Advice(kind="fix", text=f"{FIXES[first.key.what]}.")
     return Advice(kind="next", text=f"{_inspect(facts, narrator, first)}.")

@@ -180,6 +180,16 @@ def test_a_pending_pod_may_be_the_node_without_an_autoscaler() -> None:
     assert finding.advice.text == "`kubectl describe pod gpu-x7k2p` shows why it does not start."
 
 
+def test_a_name_that_a_shell_would_run_is_not_in_a_command() -> None:
+    cluster = Autoscaled()
+    cluster.scene.autoscaler, cluster.scene.platform_events = None, (replace(POD, name="x; reboot"),)
+
+    (finding,) = cluster.diagnose().findings
+
+    assert finding.advice is not None
+    assert finding.advice.text == "`kubectl describe pod POD` shows why it does not start."
+
+
 @pytest.mark.parametrize("event", [replace(POD, reason="Unhealthy"), replace(POD, at=TAKEN_AT - HOUR_S)])
 def test_other_warnings_and_old_ones_promise_no_node(event: PlatformEvent) -> None:
     cluster = Autoscaled()
