@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from dstack.model.snapshot import PlatformEvent
-from dstack.probes.ray_state.platform_events import MAX_EVENTS, warnings_in
+from dstack.probes.ray_state import dashboard_head
+from dstack.probes.ray_state.dashboard_head import VERSION
+from dstack.probes.ray_state.platform_events import MAX_EVENTS, PATH, ask_platform_events, warnings_in
 
 AT = "2026-11-29T01:19:17Z"
 
@@ -68,6 +74,43 @@ def test_secrets_in_a_message_are_masked() -> None:
     (found,) = warnings(event("gpu", "Failed", "pull https://me:hunter2@registry failed"))
 
     assert "hunter2" not in found.message
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A dashboard head of session ``s1`` with one pod that cannot be placed; without ``events`` it collects none."""
+
+    events = True
+
+    def do_GET(self) -> None:
+        """Answer."""
+        replies: dict[str, Any] = {VERSION: {"session_name": "s1"}}
+        if self.events:
+            replies[PATH] = {"data": {"events": [event("gpu-x7k2p", "FailedScheduling", LACKING)]}}
+        body = json.dumps(replies.get(self.path)).encode()
+        self.send_response(200 if self.path in replies else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize(("session", "has_events", "count"), [("s1", True, 1), ("s1", False, 0), ("s2", True, 0)])
+def test_only_a_head_of_the_cluster_that_collects_events_has_them(
+    monkeypatch: pytest.MonkeyPatch, session: str, has_events: bool, count: int
+) -> None:
+    monkeypatch.setattr(Handler, "events", has_events)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        head = dashboard_head._Head(urlsplit(f"http://127.0.0.1:{server.server_port}"), session)
+        monkeypatch.setattr(dashboard_head, "_find", lambda *_: head)
+        cluster: Any = SimpleNamespace(metadata=())
+
+        found = ask_platform_events(cluster, 5.0)
+
+        server.shutdown()
+    assert len(found) == count
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"data": {"events": [{"severity": 3}]}}'])
