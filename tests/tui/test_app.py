@@ -250,13 +250,13 @@ def test_the_filter_shows_only_lines_with_the_words_and_escape_clears_it() -> No
     ("mode", "keys", "name"),
     [
         ("verdict", (), "actor Reader"),
-        ("stacks", ("j",), "driver setter_thread_raised.py"),
+        ("stacks", ("j",), "driver thread_raised.py"),
         ("cluster", ("j", "right", "j", "j", "j", "j"), "actor Reader"),
     ],
 )
 def test_l_shows_the_logs_of_the_selected_processes(mode: str, keys: tuple[str, ...], name: str) -> None:
     async def body() -> None:
-        async with running(Files("f", [load(str(RECORDED / "hangs/setter_thread_raised.json.gz"))])) as (app, pilot):
+        async with running(Files("f", [load(str(RECORDED / "hangs/thread_raised.json.gz"))])) as (app, pilot):
             await app.switch_mode(mode)
             await pilot.press(*keys, "l")
             await until(pilot, lambda: isinstance(app.screen, Dialog))

@@ -131,7 +131,7 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
-        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, draft.kind)}",
+        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, facts)}",
         advice=next_step(last_words, advice) if draft.kind == "stalled" else advice,
         members=draft.members,
         cycle=draft.cycle,

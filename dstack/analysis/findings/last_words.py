@@ -262,13 +262,23 @@ def _when(words: LastWords) -> str:
     return f" at {time_of_day(words.at)}{before}"
 
 
-def headline(found: Iterable[LastWords], kind: FindingKind) -> str:
+def headline(found: Iterable[LastWords], facts: FindingFacts) -> str:
     """What the first line that tells by itself adds to a sentence about waits that are stuck or at rest."""
-    first = _in_headline(found, kind)
+    first = _in_headline(found, facts.draft.kind)
     if first is None:
         return ""
     at = f" at {time_of_day(first.at)}" if first.at else ""
-    return f"; {first.name} printed “{shown(first.text, SHORT)}”{at}"
+    name = "its process" if _is_of_subject(first, facts) else first.name
+    return f"; {name} printed “{shown(first.text, SHORT)}”{at}"
+
+
+def _is_of_subject(words: LastWords, facts: FindingFacts) -> bool:
+    """Whether the process is that of the only execution that the headline is about."""
+    worker = facts.reduced.index.workers.get(words.worker_id or "")
+    first = next(iter(facts.shared_calls), None)
+    if worker is None or worker.pid != words.pid or words.writer or first is None or first.is_shared:
+        return False
+    return {vertex.worker_id for vertex in first.inside} == {worker.worker_id}
 
 
 def steps(found: Sequence[LastWords], kind: FindingKind) -> Iterator[Step]:

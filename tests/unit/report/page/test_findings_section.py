@@ -126,7 +126,7 @@ def test_random_snapshots_have_a_coverage_section(snapshot: Snapshot) -> None:
 
 
 def test_the_logs_of_a_finding_are_folded_line_by_line_and_no_markup() -> None:
-    snapshot = load(str(RECORDED / "hangs/setter_thread_raised.json.gz"))
+    snapshot = load(str(RECORDED / "hangs/thread_raised.json.gz"))
     tails = tuple(
         dataclasses.replace(tail, lines=(*tail.lines, LogLine(text=ATTACK, kind="error")))
         for tail in snapshot.log_tails

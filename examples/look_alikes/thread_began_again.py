@@ -3,7 +3,7 @@
 The log of the process has the exception, but it is not why the reader waits: the second thread works.
 
 Expected: running
-Members: Reader.first, driver setter_thread_began_again.py
+Members: Reader.first, driver thread_began_again.py
 Points at: time.sleep(seconds)
 """
 

@@ -4,10 +4,10 @@ The reader waits for the event without a timeout. The thread's first line raises
 shows why: the thread is gone.
 
 Expected: stalled
-Members: Reader.first, driver setter_thread_raised.py
+Members: Reader.first, driver thread_raised.py
 Points at: self.ready.wait()
 Printed: Exception in thread loader: KeyError: 'rows'
-Next step: Correct the exception at setter_thread_raised.py: what ended there may have had to end this wait.
+Next step: Correct the exception at thread_raised.py: what ended there may have had to end this wait.
 """
 
 import os
