@@ -21,7 +21,8 @@ SAID = {2: ("it can add no such node now", "launches of type dear have failed"),
 """What only each version reports; the first one has no list of requests, and the second one no reasons."""
 
 
-@pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", [1, 2])
 def test_what_the_autoscaler_reports_is_said_of_the_wait_for_it(version: int) -> None:
     with (
         autoscaled_cluster(TYPES, version=version) as cluster,
