@@ -59,6 +59,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         *(worker for chain in reduced.chains for worker in _on_cpu(reduced, chain)),
         *polling,
         *starting,
+        *_sleeping_uninterruptibly(snapshot),
     }
     return ReadingPlan(
         workers=workers,
@@ -172,6 +173,14 @@ def _unread(snapshot: Snapshot) -> Iterator[str]:
     for worker in snapshot.samples[0].workers:
         is_read = worker.process is not None and bool(worker.process.threads)
         if not is_read and worker.running_task_ids is not None and worker.worker_id not in lasting:
+            yield worker.worker_id
+
+
+def _sleeping_uninterruptibly(snapshot: Snapshot) -> Iterator[str]:
+    """The workers with a thread in such a sleep, which may last a moment."""
+    for worker in snapshot.samples[0].workers:
+        halts = (process.halt for process in (worker.process.family if worker.process else ()))
+        if any(halt and halt.kind == "uninterruptible" for halt in halts):
             yield worker.worker_id
 
 

@@ -184,12 +184,14 @@ EndState = Literal["", "connected", "connecting", "refused", "listening", "close
 class Holder:
     """A process of a node, by its pid there.
 
-    ``name`` is that of a process that no job has started, and ``cpu_s`` the CPU time that it has used.
+    ``name`` is that of a process that no job has started, ``cpu_s`` the CPU time that it has used, and ``is_stopped``
+    says that a signal or a debugger has stopped it.
     """
 
     pid: Int
     name: str = ""
     cpu_s: float = 0.0
+    is_stopped: bool = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

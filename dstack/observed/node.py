@@ -205,6 +205,7 @@ class HostFigures:
 
     ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
     ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
+    ``oom_kills`` counts the processes that the kernel has killed for lack of memory in the cgroup of the raylet.
     """
 
     cpu_count: Int | None = None
@@ -214,6 +215,7 @@ class HostFigures:
     cpu_percent: Percent | None = None
     disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
     gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
+    oom_kills: Natural | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
 StartPhase = Literal["start", "import", "setup hook"]
 """What a worker process does before it takes tasks: its ``worker_process_setup_hook``, an import, anything else."""
+HaltKind = Literal["stopped", "traced", "dumps core", "uninterruptible"]
+"""What keeps a process from running: a signal, a debugger, the dump of its memory, or a sleep that no signal ends."""
 Access = Literal[
     "memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "kernel", "state only"
 ]
@@ -277,6 +279,20 @@ class EndedChild:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """What keeps a process, or only its thread ``os_thread_id``, from running, by the state in which the kernel has it.
+
+    ``by`` is the name of the program that traces the process, of the pid ``tracer``; or the function of the kernel in
+    which the thread sleeps, empty where the kernel does not show it.
+    """
+
+    kind: HaltKind
+    by: str = ""
+    tracer: Int = 0
+    os_thread_id: Int | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """The process of a worker or driver, or a process below it.
 
@@ -306,7 +322,7 @@ class Process:
     which the program has installed a handler, by name, without those that Ray handles or that end a program.
 
     ``finished_spans`` are the last spans of ``dstack.span`` that have ended, in the order of their ends. They are read
-    with a history, in the first sample.
+    with a history, in the first sample. ``halt`` is what keeps it from running, None if nothing does.
     """
 
     pid: Int
@@ -342,6 +358,7 @@ class Process:
     cpu_over_s: float = 0.0
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None
     finished_spans: tuple[FinishedSpan, ...] = ()
+    halt: Halt | None = None
 
     @property
     def main_thread(self) -> Thread | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dstack.analysis.findings.failures import headline as failures_in_headline
+from dstack.analysis.naming.ends import halt_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Check, Diagnosis, IdleActors, Level, NoSample, OutsideWait, Progress, Verdict
 from dstack.model.recording import Recording
@@ -174,7 +175,16 @@ def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1
     where = ", ".join(part for part in (pid if failure.pid else "", f"node {node.ip}" if node else "") if part)
     after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
     remedy = f" {failure.remedy}" if failure.remedy else ""
-    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason.rstrip('.')}{after}.{remedy}"
+    halt = _halt_in_words(snapshot, failure) if processes == 1 else ""
+    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason.rstrip('.')}{after}{halt}.{remedy}"
+
+
+def _halt_in_words(snapshot: Snapshot, failure: Failure) -> str:
+    """``; its process is stopped by a signal until SIGCONT``, if all samples show that of a worker."""
+    workers = (one for sample in snapshot.samples for one in sample.workers if one.worker_id == failure.worker_id)
+    halts = {worker.process.halt for worker in workers if worker.process}
+    halt = halts.pop() if len(halts) == 1 else None
+    return f"; its process is {halt_in_words(halt)}" if halt and halt.os_thread_id is None else ""
 
 
 def recording_summary(recording: Recording) -> str:

@@ -15,7 +15,7 @@ from dstack.model.snapshot import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snaps
 from dstack.model.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 from dstack.observed.calls import Call, End, Holder, ServeRequest
 from dstack.observed.node import Task
-from dstack.observed.processes import Coroutine, EndedTask, Frame, Thread
+from dstack.observed.processes import Coroutine, EndedTask, Frame, Halt, Process, Thread
 from dstack.words import grouped
 
 Place: TypeAlias = "tuple[str, int | None]"
@@ -157,13 +157,25 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def ended_tasks(self) -> dict[Place, tuple[EndedTask, ...]]:
         """The asyncio tasks that have ended with an exception, by process: the last sample that shows any counts."""
+        return {place: process.ended_tasks for place, process in self._readings if process.ended_tasks}
+
+    @cached_property
+    def halts(self) -> dict[Place, Halt]:
+        """What keeps processes from running, by all readings of each; of one thread by several, as others are short."""
+        found = grouped((place, process.halt) for place, process in self._readings)
         return {
-            (worker.worker_id, process.parent_pid and process.pid): process.ended_tasks
-            for sample in self.snapshot.samples
-            for worker in sample.workers
-            for process in (worker.process.family if worker.process else ())
-            if process.ended_tasks
+            place: halts[0]
+            for place, halts in found.items()
+            if halts[0] and set(halts) == {halts[0]} and (len(halts) > 1 or halts[0].os_thread_id is None)
         }
+
+    @property
+    def _readings(self) -> Iterator[tuple[Place, Process]]:
+        """The processes of all samples, with those below them."""
+        for sample in self.snapshot.samples:
+            for worker in sample.workers:
+                for process in worker.process.family if worker.process else ():
+                    yield (worker.worker_id, process.parent_pid and process.pid), process
 
     # The control plane
 

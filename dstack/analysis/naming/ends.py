@@ -1,4 +1,7 @@
-"""The words of waits in the kernel: what is at the other ends of pipes, sockets and locks, and which children ended."""
+"""The words of waits in the kernel: what is at the other ends of pipes, sockets and locks, and which children ended.
+
+Also those of processes that the kernel does not run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dstack.analysis.index.sample_index import Place, SampleIndex
 from dstack.analysis.naming import names
 from dstack.model.diagnosis import Vertex
 from dstack.observed.calls import End, EndKind, Holder, KernelObjects
-from dstack.observed.processes import EndedChild
+from dstack.observed.processes import EndedChild, Halt
 from dstack.words import grouped
 
 ALONE: dict[EndKind, str] = {
@@ -41,6 +44,13 @@ def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> st
     elif not own and need.is_by_thread:
         parts.append("for a thread of its process that runs no Python")
     return f" {words.shortly(list(filter(None, parts)), ' or ')}" if parts else ""
+
+
+def full_pipe_in_words(index: SampleIndex, vertex: Vertex) -> str:
+    """The pipe that a thread writes to and that is full, and its readers; empty for any other wait."""
+    kernel = vertex.wait.kernel if vertex.wait else None
+    is_full = kernel is not None and any(end.what == "pipe" and end.is_write and end.holders for end in kernel.ends)
+    return ends_in_words(index, vertex, kernel) if kernel and is_full else ""
 
 
 def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
@@ -118,13 +128,26 @@ def _holders(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
 
 def _holder(index: SampleIndex, vertex: Vertex, holder: Holder, place: Place | None) -> str:
     if place is None:
-        return f"{holder.name or 'process'} (pid {holder.pid})"
+        return f"{holder.name or 'process'} (pid {holder.pid}{', which is stopped' if holder.is_stopped else ''})"
     worker_id, child_pid = place
     if child_pid is not None:
         return names.child_process(child_pid)
     if worker_id == vertex.worker_id and vertex.child_pid is None:
         return "its own process"
     return names.process(subjects.process(index, worker_id, with_pid=True))
+
+
+def halt_in_words(halt: Halt) -> str:
+    """``stopped by a signal until SIGCONT``: what keeps a process or thread from running."""
+    match halt.kind:
+        case "stopped":
+            return "stopped by a signal until SIGCONT"
+        case "traced":
+            return f"stopped by {halt.by or 'a process'} (pid {halt.tracer}), which traces it"
+        case "dumps core":
+            return "writing a core dump: it has crashed"
+        case "uninterruptible":
+            return f"in uninterruptible sleep{f' in {halt.by}' if halt.by else ''} of the kernel"
 
 
 def ended_children(index: SampleIndex, vertex: Vertex) -> list[list[EndedChild]]:

@@ -15,7 +15,7 @@ from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words, limit_in_words, lock_in_words, operand_in_words
-from dstack.analysis.naming.ends import ends_in_words
+from dstack.analysis.naming.ends import ends_in_words, halt_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
 from dstack.libraries.compiled_graphs import OF_DRIVER
@@ -66,7 +66,8 @@ def predicate(
         return f"is a timer that calls {timer.name or 'a function'} {_at_most(timer)}"
     waits = _waits(index, vertices, vertex.wait, name_of or partial(name, index))
     ends = ends_in_words(index, vertex, vertex.wait.kernel) if vertex.wait.kernel else ""
-    return f"{waits}{ends}{_cut_short(index, vertices, vertex.wait)}"
+    halt = f"; it is {halt_in_words(details.halt)}" if details.halt else ""
+    return f"{waits}{ends}{_cut_short(index, vertices, vertex.wait)}{halt}"
 
 
 def timer_of(index: SampleIndex, vertex: Vertex) -> Timer | None:
@@ -111,6 +112,8 @@ def activity(vertex: Vertex, details: VertexDetails) -> str:
     is_call = vertex.subject.what == "task" and vertex.wait is None
     since = vertex.since.at_most_s if vertex.since and is_call else None
     age = f"; its task has run for {words.duration(since)}" if since is not None else ""
+    if details.halt:
+        return f"is {halt_in_words(details.halt)}{age}"
     if details.sleeps:
         return f"is sleeping{age}"
     if vertex.coroutine_id is not None:

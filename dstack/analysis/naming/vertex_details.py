@@ -13,7 +13,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import actor_of_task
-from dstack.observed.processes import Access, Coroutine, Frame, Thread
+from dstack.observed.processes import Access, Coroutine, Frame, Halt, Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class VertexDetails:
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
     :attr:`dstack.observed.processes.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``.
     ``imports`` says what is being imported. ``ranks`` are those of the process. ``ids`` distinguish it from others of
-    its name in its process.
+    its name in its process. ``halt`` is what keeps it from running.
     """
 
     execution: str
@@ -51,6 +51,7 @@ class VertexDetails:
     sleeps: bool = False
     imports: str = ""
     torn: bool = False
+    halt: Halt | None = None
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -152,8 +153,15 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         sleeps=is_sleeping(execution, frames),
         imports=import_of(frames),
         torn=execution is not None and index.is_torn(worker_id, execution),
+        halt=_halt_of(index, vertex),
         frames=frames,
     )
+
+
+def _halt_of(index: SampleIndex, vertex: Vertex) -> Halt | None:
+    """What keeps the process of a vertex from running, or its thread."""
+    halt = index.halts.get((vertex.worker_id or "", vertex.child_pid))
+    return halt if halt and halt.os_thread_id in (None, vertex.os_thread_id) else None
 
 
 def _ids(vertex: Vertex) -> tuple[str, ...]:

@@ -331,6 +331,7 @@ class NodeFigures:
             cpu_percent=self._cpu.host_percent(),
             disks=tuple(self._late_disks.result(until - time.monotonic()) or ()),
             gpus=None if self._gpus is None else tuple(self._gpus.gpus),
+            oom_kills=next((proc.oom_kills(pid) for pid in sorted(self._raylets) if proc.name(pid) == RAYLET), None),
         )
 
     def cpu(self, pid: int, birth: proc.Birth) -> CpuUse | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dstack.observed.calls import Awaitables, Call, Executions, Need, ProcessObject
-from dstack.observed.processes import Coroutine, Process, StartPhase, Thread
+from dstack.observed.calls import Awaitables, Call, Executions, KernelObjects, Need, ProcessObject
+from dstack.observed.processes import Coroutine, Halt, Process, StartPhase, Thread
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
@@ -43,6 +43,7 @@ class ProcessValues:
         cwd = proc.working_directory(process.pid)
         os_ids = {one.thread.thread_id: one.thread.os_thread_id for one in reading.threads}
         use = self._figures.cpu(process.pid, figures.birth)
+        status = proc.status(process.pid)
         observed = Process(
             pid=process.pid,
             started_at=figures.started_at,
@@ -72,11 +73,12 @@ class ProcessValues:
             labels=dict(reading.labels),
             graph_stages=tuple(reading.graph_stages),
             starting=_start_phase(process, reading),
-            handled_signals=proc.handled_signals(process.pid),
+            handled_signals=proc.handled_signals(status),
             cpu_percent=use.percent if use else None,
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
             finished_spans=reading.finished_spans,
+            halt=halt_of(process.pid, status, reading.threads),
         )
         return observed if parent is None else _with_unique_ids(observed)
 
@@ -142,6 +144,26 @@ def _start_phase(process: TargetProcess, reading: ProcessReading) -> StartPhase 
         return None
     main = (one.thread.frames for one in reading.threads if one.thread.os_thread_id == process.pid)
     return start_phase(next(main, ()))
+
+
+def halt_of(pid: int, status: Mapping[str, str], threads: Iterable[ThreadReading]) -> Halt | None:
+    """What keeps a process from running, by its ``status``, or the first of these threads that sleeps uninterruptibly.
+
+    Such a sleep is often a moment on a disk; threads in a wait that is known otherwise are left out.
+    """
+    state, tracer = status.get("State", "")[:1], int(status.get("TracerPid") or 0)
+    if status.get("CoreDumping") == "1":  # Linux 4.15
+        return Halt(kind="dumps core")
+    if state == "t" or (state == "T" and tracer):
+        return Halt(kind="traced", by=proc.name(tracer), tracer=tracer)
+    if state == "T":
+        return Halt(kind="stopped")
+    asleep = (one for one in threads if one.call is None or isinstance(one.call.need, KernelObjects))
+    ids = (one.thread.os_thread_id for one in asleep if one.is_stable and not one.sleeps)
+    thread = next((one for one in ids if proc.thread_state(pid, one) == "D"), None)
+    if thread is None:
+        return None
+    return Halt(kind="uninterruptible", by=proc.kernel_function(pid, thread), os_thread_id=thread)
 
 
 def _is_there(child: TargetProcess) -> bool:

@@ -78,6 +78,15 @@ def test_a_stopped_raylet_is_not_needed_on_its_own_host(deadlock: RayCluster) ->
     assert (answer["exit_code"], answer["findings"][0]["confirmed"]) == (1, True)
 
 
+@pytest.mark.exhaustive
+def test_a_stopped_worker_is_named_where_it_does_not_answer(deadlock: RayCluster) -> None:
+    worker = process_of(deadlock, "Kitchen.cook")
+    with stopped(worker):
+        done = dstack("check", "--address", deadlock.address, environment=deadlock.environment, timeout_s=ENDS_S)
+
+    assert "(after 3.0 s); its process is stopped by a signal until SIGCONT." in " ".join(done.stdout.split())
+
+
 def test_a_stopped_collector_is_killed(deadlock: RayCluster) -> None:
     command = [*DSTACK, "check", "--address", deadlock.address, "--timeout", "1"]
     with subprocess.Popen(

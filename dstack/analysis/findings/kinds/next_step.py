@@ -13,6 +13,7 @@ from dstack.analysis.findings.kinds.open_chain import is_start, waiter_of
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
+from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.call_sites import ROOM_FOR_VALUES, site_of
 from dstack.model.diagnosis import Advice, Vertex
 from dstack.model.snapshot import Actor
@@ -77,6 +78,9 @@ def _inspect(facts: FindingFacts, narrator: Narrator, first: Vertex | None) -> s
     opened = (_breakpoint(narrator, vertex) for vertex in (*facts.ends, *facts.members))
     if text := next(filter(None, opened), None):
         return text
+    halted = (details for one in (*facts.ends, *facts.members) if (details := narrator.details(one)).halt)
+    if found := next(halted, None):
+        return _of_halted(found)
     if first is None:
         return f"{_command(narrator, facts.members[0])} and the same of the others show which should send first"
     if first.waker_of or facts.reduced.is_machinery(first.key):
@@ -113,6 +117,22 @@ def _breakpoint(narrator: Narrator, vertex: Vertex) -> str:
         where = f"{describe(vertex)}{narrator.line(vertex)}"
         return f"Attach the Ray Distributed Debugger: a breakpoint is open in {where}"
     return ""
+
+
+def _of_halted(details: VertexDetails) -> str:
+    """What lets a process go on that the kernel does not run, or shows why."""
+    assert details.halt is not None
+    match details.halt.kind:
+        case "stopped":
+            return f"`kill -CONT {details.pid}` on its node lets the process go on, which a signal has stopped"
+        case "traced":
+            tracer = f"{details.halt.by or 'the process'} (pid {details.halt.tracer})"
+            return f"Detach or end {tracer} on its node: it has stopped the process with pid {details.pid}"
+        case "dumps core":
+            return f"The core dump of the process with pid {details.pid} shows why it crashed, once it is written"
+        case "uninterruptible":
+            stack = f"/proc/{details.pid}/task/{details.halt.os_thread_id}/stack"
+            return f"`cat {stack}` as root on its node shows the driver or file system that has to answer"
 
 
 def _of_unknown_waker(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:

@@ -12,7 +12,7 @@ from dstack import words
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
-from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
+from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.shared_calls import shared_call_steps
@@ -20,6 +20,7 @@ from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
+from dstack.analysis.naming.ends import full_pipe_in_words, halt_in_words
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -39,6 +40,8 @@ SORTS = {
     "placement group": "placement groups",
 }
 """What can wait, with its plural, in the order of a summary."""
+DIED = ("WORKER_DIED", "ACTOR_DIED", "OWNER_DIED")
+"""Ray's types of errors of which a dead process is the cause, Ray 2.46 to 2.60."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
 
@@ -105,6 +108,8 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     if last and facts.reduced.is_machinery(first.key):
         through = f" through {library}" if (library := library_of(narrator.index, first)) else ""
         return f"{narrator.name(last.vertex)} waits in {last.call}{narrator.line(last.vertex)}{through}"
+    if last and last.vertex is waiter and (pipe := full_pipe_in_words(narrator.index, waiter)):
+        return f"{describe(waiter)} waits in {last.call}{narrator.line(waiter)}{pipe}"
     scarce = _scarce(facts.draft, first)
     if waiter and not scarce and _are_ends(facts, waiter):
         return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}"
@@ -222,7 +227,8 @@ def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) 
     is_any_code = bool(blocker.waker_of) or facts.reduced.is_any_code(blocker.key)
     if is_any_code and (waiter := waiter_of(facts, blocker)):
         line = _line(facts, narrator, waiter.vertex)
-        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
+        pipe = full_pipe_in_words(narrator.index, waiter.vertex)
+        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}{pipe}"
     if blocker.holder:
         return f"the end of {operand_in_words(blocker.holder)}"
     rank = narrator.details(blocker).ranks.rank
@@ -242,6 +248,8 @@ def _line(facts: FindingFacts, narrator: Narrator, vertex: Vertex) -> str:
 def _doing(narrator: Narrator, blocker: Vertex) -> str:
     """``, sleeping`` or ``, running``; nothing for what is no thread."""
     details = narrator.details(blocker)
+    if details.halt:
+        return f", {halt_in_words(details.halt)}"
     if details.imports:
         return f", which {details.imports}"
     if blocker.kind != "execution":
@@ -290,7 +298,8 @@ def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) 
     age = f"{'; the oldest' if count > 1 else ''} {age}" if (age := age_in_words(facts, vertex)) else ""
     process = details.process if vertex.child_pid is None else f"on {details.node_ip}"
     where = (details.ranks.in_words, process) if count == 1 and vertex.kind in ("execution", "unknown") else ()
-    return ", ".join(filter(None, (f"{name}{_doing(narrator, vertex)}{age}", *where)))
+    doing = f", running{age}{_doing(narrator, vertex)}" if details.halt else f"{_doing(narrator, vertex)}{age}"
+    return ", ".join(filter(None, (f"{name}{doing}", *where)))
 
 
 def age_in_words(facts: FindingFacts, vertex: Vertex) -> str:
@@ -441,10 +450,14 @@ def lost_with(index: SampleIndex, node: Node, task: Task) -> str:
     return f"{what} with {names.node(node)}, which {had}{ended}{cause}"
 
 
-def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:
-    if (node := node_lost_by(index, task)) is not None:
-        return f"{describe(vertex)} runs again (attempt {task.attempt + 1:,}): {lost_with(index, node, task)}"
-    failed = (one for one in index.snapshot.failed_tasks if one.task_id == task.task_id)
-    error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
-    first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
-    return f"{describe(vertex)} is at attempt {task.attempt + 1:,}: {first} failed{error}"
+def memory_kills(facts: FindingFacts) -> Iterator[Step]:
+    """How many processes the kernel has killed for lack of memory, where Ray may not know why one has died."""
+    is_orphaned = any(vertex.never and vertex.never.is_orphaned for vertex in facts.members)
+    has_died = any(failed.error_type in DIED for failed in facts.failed_before)
+    if not (facts.restarted or facts.retried or is_orphaned or has_died):
+        return
+    for node in facts.reduced.index.snapshot.nodes:
+        if kills := node.host.oom_kills:
+            count = words.plural(kills, "process", "processes")
+            text = f"The kernel has killed {count} of {names.node(node)} for lack of memory since its cgroup was made"
+            yield Step(text=text)

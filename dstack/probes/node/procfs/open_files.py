@@ -231,7 +231,12 @@ class KernelTables:
         if pid not in self._holders:
             is_stranger = pid not in self.pids
             self._holders[pid] = (
-                Holder(pid=pid, name=proc.title(pid), cpu_s=proc.cpu_clock(pid) or 0.0)
+                Holder(
+                    pid=pid,
+                    name=proc.title(pid),
+                    cpu_s=proc.cpu_clock(pid) or 0.0,
+                    is_stopped=proc.state(pid) in ("T", "t"),
+                )
                 if is_stranger
                 else Holder(pid=pid)
             )

@@ -28,6 +28,9 @@ SCHEDULER_CLOCK = 2
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """The inode of the host's own PID namespace, which is fixed in the kernel."""
 
+MEMORY_EVENTS = {"memory": "/sys/fs/cgroup/memory{}/memory.oom_control", "": "/sys/fs/cgroup{}/memory.events"}
+"""The files that count the kernel's kills in a cgroup, by the controllers of its hierarchy: versions 1 and 2."""
+
 CHUNK = 1 << 16
 
 File = tuple[str, str]
@@ -117,6 +120,11 @@ def thread_state(pid: int, thread: int) -> str:
     return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
 
 
+def kernel_function(pid: int, thread: int) -> str:
+    """The function of the kernel in which a thread sleeps; empty where the kernel does not show it."""
+    return _read(f"/proc/{pid}/task/{thread}/wchan").strip().strip("0")
+
+
 def thread_started(pid: int, thread: int) -> int:
     """When a thread began, in ticks since the kernel's start; 0 if it has ended."""
     words = _fields(_read(f"/proc/{pid}/task/{thread}/stat"))
@@ -203,15 +211,30 @@ def _booted_at() -> float:
     return next((float(line.split()[1]) for line in _lines("/proc/stat") if line.startswith("btime ")), 0.0)
 
 
+def oom_kills(pid: int) -> int | None:
+    """How many processes the kernel has killed for lack of memory in the cgroup of a process, since that was made.
+
+    Version 2 counts those of the groups below it, too. None where the kernel does not show it.
+    """
+    lines = _lines(f"/proc/{pid}/cgroup")
+    is_own = lines == _lines("/proc/self/cgroup")  # a container may have its group as the root
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        for place in (path, "") if is_own else (path,):
+            counts = dict(map(str.split, _lines(MEMORY_EVENTS.get(controllers, "").format(place))))
+            if counts.get("oom_kill", "").isdecimal():
+                return int(counts["oom_kill"])
+    return None
+
+
 def status(pid: int | str, thread: int | None = None) -> dict[str, str]:
     """What ``status`` shows of a process, ``self`` for this one, or of one of its threads, by name."""
     lines = _lines(f"/proc/{pid}/status" if thread is None else f"/proc/{pid}/task/{thread}/status")
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def handled_signals(pid: int) -> tuple[str, ...]:
-    """The signals, by name, for which a program has installed a handler, of those that Ray and Python leave to it."""
-    caught = int(status(pid).get("SigCgt", "0"), 16)
+def handled_signals(lines: dict[str, str]) -> tuple[str, ...]:
+    """The signals for which a program has a handler, of those that Ray and Python leave to it, by :func:`status`."""
+    caught = int(lines.get("SigCgt", "0"), 16)
     return tuple(name for name in PROGRAM_SIGNALS if caught >> (signal.Signals[name] - 1) & 1)
 
 

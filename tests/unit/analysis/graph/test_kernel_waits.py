@@ -118,6 +118,15 @@ def test_a_process_of_no_job_that_runs_may_act() -> None:
     assert scene.diagnose().verdict == "running"
 
 
+def test_a_full_pipe_has_its_stopped_reader_in_the_headline() -> None:
+    scene, driver, _, _ = pair()
+    driver.threads[0].call = None
+    pipe = replace(to(7, is_write=True), holders=(Holder(pid=7, name="tee", is_stopped=True),))
+    sleeps_in(driver, pipe)
+
+    assert "for room in a pipe that is full, which only tee (pid 7, which is stopped) can read" in text_of(twice(scene))
+
+
 def test_bytes_on_their_way_end_the_wait() -> None:
     scene, _, left, right = pair()
     sleeps_in(left, to(right, what="TCP", unread=7))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -206,6 +207,43 @@ def test_a_process_that_has_waited_for_a_child_is_known() -> None:
     assert found == [False, True]
 
 
+LIMIT = 64 << 20
+FILLS_GROUP = f"""
+import sys
+with open(sys.argv[1], "w") as procs:
+    procs.write("0")
+bytearray({4 * LIMIT}).replace(b"\\0", b"x")
+"""
+
+
+def test_kills_for_lack_of_memory_are_counted_by_cgroup() -> None:
+    version_1 = Path("/sys/fs/cgroup/memory")
+    limit = "memory.limit_in_bytes" if version_1.is_dir() else "memory.max"
+    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"dstack-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        if not (group / limit).exists():
+            pytest.skip("memory is not controlled by cgroups here")
+        (group / limit).write_text(str(LIMIT))
+        waits = f"{FILLS_GROUP.splitlines()[1]}; open(sys.argv[1], 'w').write('0'); input()"
+        with subprocess.Popen([sys.executable, "-c", waits, str(group / "cgroup.procs")], stdin=subprocess.PIPE) as one:
+            path = f"/{group.name}"
+            wait_until(lambda: path in Path(f"/proc/{one.pid}/cgroup").read_text(), deadline_s=60, what=lambda: path)
+            before = proc.oom_kills(one.pid)
+            with subprocess.Popen([sys.executable, "-c", FILLS_GROUP, str(group / "cgroup.procs")]) as filler:
+                killed = filler.wait(60)
+            after = proc.oom_kills(one.pid)
+            one.communicate()
+    finally:
+        group.rmdir()
+
+    assert (before, killed, after) == (0, -signal.SIGKILL, 1)
+    assert proc.oom_kills(ABSENT) is None
+
+
 HANDLES = """
 import signal, sys
 for name in sys.argv[1:]:
@@ -221,7 +259,7 @@ def test_a_process_has_the_signals_that_its_program_handles(names: tuple[str, ..
     with subprocess.Popen([sys.executable, "-c", HANDLES, *names], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = proc.handled_signals(process.pid)
+        found = proc.handled_signals(proc.status(process.pid))
         process.kill()
 
     assert found == tuple(name for name in names if name in proc.PROGRAM_SIGNALS)
