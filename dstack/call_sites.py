@@ -283,6 +283,7 @@ SITES = {
         *serve.SITES,
         *torch.SITES,
         *train.SITES,
+        train.VALIDATION,
     )
 }
 """All sites by id."""

@@ -30,6 +30,8 @@ SITES = (
 )
 MEETING = Site("ray.train.meeting", "meeting of the ranks of ray.train", library="ray.train")
 """In an actor of Train, a coroutine for each rank waits for the others; a call is named by the operation."""
+VALIDATION = Site("ray.train.validation", "validation of checkpoints by ray.train", library="ray.train")
+"""In Train's controller, a coroutine for each rank that asked for its checkpoints waits for their validation tasks."""
 HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
 """Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from dstack.call_sites import SITES
 from dstack.libraries.train import MEETING as MEETING_SITE
-from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup
+from dstack.libraries.train import VALIDATION
+from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup, Refs
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
-from dstack.probes.node.ray_memory import actor_of_handle
+from dstack.probes.node.ray_memory import actor_of_handle, object_refs, owners
 from dstack.probes.node.thread_stacks import is_in
 
 CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
@@ -26,6 +27,10 @@ CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
 MEETING = ("/ray/train/v2/_internal/execution/checkpoint/sync_actor.py", "broadcast_from_rank_zero")
 WAITING = ("/ray/train/v2/_internal/util.py", "wait_with_logging")
 """The method of the actor in which ranks meet, and the function in which a rank waits there for the others."""
+CHECKPOINTS = "get_all_reported_checkpoints"
+MANAGER_FILE = "/ray/train/v2/_internal/execution/checkpoint/checkpoint_manager.py"
+CONTROLLER_FILE = "/ray/train/v2/_internal/execution/controller/controller.py"
+"""Where a coroutine of the controller waits until the checkpoints are committed, or validated, and its caller."""
 MAX_RANKS = 1 << 16
 
 
@@ -72,6 +77,40 @@ def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str) -> C
     is_known = operation in SITES
     site, name = (operation, None) if is_known else (MEETING_SITE.id, operation)
     return Call(site=site, name=name, frame=0, need=of_group)
+
+
+def awaited_validation(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str) -> Call | None:
+    """The wait of a coroutine in Train's controller for the tasks that validate checkpoints; None for any other.
+
+    The controller starts the next such task when one ends, so the wait needs at least those that it has started.
+    Raises :class:`UnreadableMemory`.
+    """
+    manager = next((frame for frame in frames if is_in(frame, MANAGER_FILE, CHECKPOINTS)), None)
+    controller = next((frame for frame in frames if is_in(frame, CONTROLLER_FILE, CHECKPOINTS)), None)
+    if manager is None or controller is None or not any(is_in(one, *WAITING) for one in frames):
+        return None
+    if objects.text(objects.attribute(manager.local("consistency_mode"), "_name_")) != "VALIDATED":
+        return None
+    reported = objects.attribute(manager.local("self"), "_current_report_index")
+    if objects.number(reported) != objects.number(manager.local("current_report_index")):
+        return None  # it waits for reports of other ranks first
+    pending = _pending_validations(objects, controller.local("self"))
+    timeouts = [objects.number(manager.local("timeout_s")), *(_timeout_s(objects, one) for _, one in pending)]
+    refs = [ref for ref, _ in pending]
+    need = Refs(refs=tuple(object_refs(objects, refs)), owners=tuple(owners(objects, refs)))
+    timeout_s = min((one for one in timeouts if one is not None), default=None)
+    return Call(site=VALIDATION.id, frame=0, need=need, timeout_s=timeout_s) if refs else None
+
+
+def _pending_validations(objects: Objects, controller: int) -> list[tuple[int, int]]:
+    """The refs of the validation tasks that Train's controller has started, with its record of each."""
+    callbacks = objects.items(objects.attribute(controller, "_controller_callbacks"))
+    manager = next((one for one in callbacks if objects.is_a(one, "ValidationManager")), None)
+    return objects.entries(objects.attribute(manager, "_pending_validations")) if manager else []
+
+
+def _timeout_s(objects: Objects, pending: int) -> float | None:
+    return objects.number(objects.attribute(pending, "timeout_s"))
 
 
 def _group(actor_id: str, rank: int, size: int) -> ProcessGroup:

@@ -17,7 +17,7 @@ from dstack.libraries import data, serve, train
 from dstack.libraries.compiled_graphs.reading import GRAPH_FILE, LOOPS, MONITOR
 from dstack.libraries.torch import DISTRIBUTED
 from dstack.libraries.torch.reading import RANKS_IN
-from dstack.libraries.train.reading import MEETING, WAITING
+from dstack.libraries.train.reading import CHECKPOINTS, CONTROLLER_FILE, MANAGER_FILE, MEETING, WAITING
 from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Place
 from dstack.probes.node.asyncio.future_sources import ANYIO_FILE, GENERATOR_FILE
 from dstack.probes.node.group_calls import STORE_FILE, WAIT
@@ -85,6 +85,8 @@ PARTS = (
     SourcePart("the drivers of compiled graphs", GRAPH_FILE, MONITOR, ("outer",)),
     SourcePart("the ranks of Ray Train", MEETING[0], MEETING[1], ("world_rank", "world_size"), since=NEW),
     SourcePart("the ranks of Ray Train", WAITING[0], WAITING[1], since=NEW),
+    SourcePart("validation by Ray Train", MANAGER_FILE, CHECKPOINTS, ("consistency_mode", "timeout_s"), since=NEW),
+    SourcePart("validation by Ray Train", CONTROLLER_FILE, CHECKPOINTS, since=NEW),
     SourcePart("the splits of Ray Data", data.SPLIT, "_barrier", ("split_idx",)),
     SourcePart("transfers of Ray Direct Transport", STORE_FILE, WAIT, ("obj_id",), since=NEW),
     *_of_places(),

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 import types
+from collections import OrderedDict
 from collections.abc import Generator, Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
+from ray import ObjectRef
 
 from dstack.libraries.data.reading import completed
-from dstack.libraries.train.reading import CONTEXT, awaited, rank_in_train
+from dstack.libraries.train.reading import CONTEXT, awaited, awaited_validation, rank_in_train
 from dstack.observed.calls import Call, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
@@ -111,6 +114,59 @@ def test_the_timeout_of_train_is_read(memory: ProcessMemory) -> None:
     fails_at = call.need.fails_at
     assert fails_at is not None
     assert fails_at == pytest.approx(time.time() + 50, abs=5)
+
+
+CHECKPOINTS = """
+async def get_all_reported_checkpoints(self, current_report_index, consistency_mode, timeout_s):
+    await pause()
+"""
+
+
+@types.coroutine
+def pause() -> Generator[None]:
+    yield
+
+
+class ValidationManager(Attributes):
+    """A class with the name of Train's."""
+
+
+def validation(
+    memory: ProcessMemory, *refs: object, mode: str = "VALIDATED", timeout_s: float | None = None, reported: int = 1
+) -> Call | None:
+    """The wait for the checkpoints of the first report, in a controller that validates by the tasks of these refs."""
+    pending = OrderedDict((ref, Attributes(timeout_s=timeout_s)) for ref in refs)
+    callbacks = [Attributes(), ValidationManager(_pending_validations=pending)]
+    places = (
+        ("checkpoint/checkpoint_manager.py", Attributes(_current_report_index=reported)),
+        ("controller/controller.py", Attributes(_controller_callbacks=callbacks)),
+    )
+    waits: list[Any] = [suspended(WAITS, f"{TRAIN}/util.py")]
+    for file, own in places:
+        names: dict[str, Any] = {"pause": pause}
+        exec(compile(CHECKPOINTS, f"{TRAIN}/execution/{file}", "exec"), names)
+        waits.append(names["get_all_reported_checkpoints"](own, 1, Enum("Mode", [mode])[mode], None))
+        waits[-1].send(None)
+    return awaited_validation(own_objects(memory), frames_of(memory, *waits), ACTOR)
+
+
+def test_a_rank_waits_for_the_tasks_that_validate_its_checkpoints(memory: ProcessMemory) -> None:
+    refs = [ObjectRef(os.urandom(28), skip_adding_local_ref=True) for _ in range(2)]
+
+    call = validation(memory, *refs)
+
+    assert call is not None
+    assert (call.site, call.timeout_s) == ("ray.train.validation", None)
+    assert call.refs == tuple(ref.hex() for ref in refs)
+    timed = validation(memory, refs[0], timeout_s=60.0)
+    assert timed is not None
+    assert timed.timeout_s == 60.0
+
+
+@pytest.mark.parametrize("known", [{"mode": "COMMITTED"}, {"reported": 0}])
+def test_a_rank_may_wait_for_more_than_validation(memory: ProcessMemory, known: dict[str, Any]) -> None:
+    assert validation(memory, ObjectRef(os.urandom(28), skip_adding_local_ref=True), **known) is None
+    assert validation(memory) is None
 
 
 @pytest.fixture

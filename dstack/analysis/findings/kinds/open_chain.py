@@ -461,3 +461,12 @@ def memory_kills(facts: FindingFacts) -> Iterator[Step]:
             count = words.plural(kills, "process", "processes")
             text = f"The kernel has killed {count} of {names.node(node)} for lack of memory since its cgroup was made"
             yield Step(text=text)
+
+
+def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:
+    if (node := node_lost_by(index, task)) is not None:
+        return f"{describe(vertex)} runs again (attempt {task.attempt + 1:,}): {lost_with(index, node, task)}"
+    failed = (one for one in index.snapshot.failed_tasks if one.task_id == task.task_id)
+    error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
+    first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
+    return f"{describe(vertex)} is at attempt {task.attempt + 1:,}: {first} failed{error}"

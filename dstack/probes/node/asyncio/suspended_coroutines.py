@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from dstack.call_sites import AWAIT, EVENT_LOOP, WAIT_FOR, kind_of
 from dstack.libraries.compiled_graphs import reading as compiled_graphs
 from dstack.libraries.serve.reading import ServeRequests
+from dstack.libraries.train import VALIDATION
 from dstack.libraries.train import reading as train
 from dstack.observed.calls import Awaitables, Call, End, Executions, ProcessObject, ServeRequest, Timer, Unreadable
 from dstack.observed.processes import Coroutine, EndedTask, Span
@@ -34,12 +35,15 @@ from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREA
 
 OF_COROUTINES: Sequence[Callable[[Objects, Sequence[MemoryFrame], str], Call | None]] = (
     train.awaited,
+    train.awaited_validation,
     compiled_graphs.awaited,
 )
 """The hooks of libraries, which know the call of a coroutine by its frames and the id of its actor; None for any other.
 
 They raise ``UnreadableMemory``.
 """
+WARNING = (VALIDATION.id,)
+"""Sites whose library only warns when a timer fires, and then waits on; their calls have the timeouts of users."""
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
 FORKS = "/multiprocessing/popen_fork.py"
@@ -159,6 +163,7 @@ class Coroutines:
         if timer is not None and timer.left_s is not None and call.timeout_s is not None:
             is_own = timer.name.endswith(RELEASES) or timer.left_s >= call.timeout_s - SAME_S
             timer = None if is_own else timer  # that of the call, or of a block
+        timer = None if call.site in WARNING else timer
         if timer is not None:
             call = replace(call, timer=timer, timeout_s=timer.left_s or 0.0)
         others = tuple(cancelled_by)
