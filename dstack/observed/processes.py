@@ -30,6 +30,23 @@ StartPhase = Literal["start", "import", "setup hook"]
 """What a worker process does before it takes tasks: its ``worker_process_setup_hook``, an import, anything else."""
 HaltKind = Literal["stopped", "traced", "dumps core", "uninterruptible"]
 """What keeps a process from running: a signal, a debugger, the dump of its memory, or a sleep that no signal ends."""
+RayLibrary = Literal["Data", "Serve", "Train", "Tune"]
+LibraryCount = Literal[
+    "running tasks",
+    "queued blocks",
+    "output blocks",
+    "used bytes",
+    "replicas",
+    "running replicas",
+    "failed starts",
+    "workers",
+    "validations",
+    "queued validations",
+    "running trials",
+    "pending trials",
+    "most trials",
+]
+"""What a library counts of a Data operator, of a Serve deployment, of a Train run, and of the trials of a Tune run."""
 Access = Literal[
     "memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "kernel", "state only"
 ]
@@ -293,6 +310,26 @@ class Halt:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryState:
+    """What a part of a library of Ray has decided, as its own objects have it: why it starts no more work.
+
+    ``name`` is a Data operator, or a Serve deployment of the application ``app``. ``state`` is the library's name of
+    the state; of a Data operator it is the policy that holds it back, and ``holds_back`` what it may not do.
+    ``message`` is the library's own. ``counts`` are without zeros. ``resources`` are those of each worker, or what is
+    left of an operator's budget.
+    """
+
+    library: RayLibrary
+    name: str = ""
+    app: str = ""
+    state: str = ""
+    holds_back: Literal["", "tasks", "outputs"] = ""
+    message: str = ""
+    counts: dict[LibraryCount, Natural] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """The process of a worker or driver, or a process below it.
 
@@ -323,6 +360,8 @@ class Process:
 
     ``finished_spans`` are the last spans of ``dstack.span`` that have ended, in the order of their ends. They are read
     with a history, in the first sample. ``halt`` is what keeps it from running, None if nothing does.
+
+    ``library_states`` are those of libraries of Ray whose controllers run in it.
     """
 
     pid: Int
@@ -359,6 +398,7 @@ class Process:
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None
     finished_spans: tuple[FinishedSpan, ...] = ()
     halt: Halt | None = None
+    library_states: tuple[LibraryState, ...] = ()
 
     @property
     def main_thread(self) -> Thread | None:

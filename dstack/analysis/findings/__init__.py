@@ -16,7 +16,7 @@ from dstack.analysis.findings.failures import Failures, identity
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import deadlock, failed, open_chain, running, stalled, unsatisfiable
-from dstack.analysis.findings.kinds.open_chain import memory_kills
+from dstack.analysis.findings.kinds.open_chain import library_steps, memory_kills
 from dstack.analysis.findings.last_words import Logs, next_step
 from dstack.analysis.findings.last_words import headline as in_headline
 from dstack.analysis.findings.last_words import steps as steps_of_logs
@@ -164,6 +164,7 @@ def _explanation(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     yield from KINDS[draft.kind].steps(facts, narrator)
     yield from map(step_of_failure, facts.failed_before)
     yield from memory_kills(facts)
+    yield from library_steps(facts)
     executions = [vertex for vertex in facts.behind if vertex.kind == "execution"]
     yield from narrator.similar_steps(executions, "Blocked behind it: ")
     yield from more(len(facts.behind) - len(executions), "pending behind it")

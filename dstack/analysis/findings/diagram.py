@@ -18,6 +18,7 @@ from dstack.analysis.findings.finding_facts import FindingFacts, has_not_begun
 from dstack.analysis.findings.group_ranks import CollectiveCall, failure_of
 from dstack.analysis.findings.kinds.open_chain import (
     caller_steps,
+    library_steps,
     memory_kills,
     other_side_steps,
     restart_steps,
@@ -382,6 +383,7 @@ class _Drawing:
             yield from self._other_ends()
             yield from restart_steps(self._facts)
             yield from memory_kills(self._facts)
+            yield from library_steps(self._facts)
             yield from caller_steps(self._facts, self._narrator)
         elif self._facts.draft.cycle:
             yield from self._other_members()

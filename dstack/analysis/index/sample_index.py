@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from dstack.model.snapshot import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snaps
 from dstack.model.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 from dstack.observed.calls import Call, End, Holder, ServeRequest
 from dstack.observed.node import Task
-from dstack.observed.processes import Coroutine, EndedTask, Frame, Halt, Process, Thread
+from dstack.observed.processes import Coroutine, EndedTask, Frame, Halt, LibraryState, Process, Thread
 from dstack.words import grouped
 
 Place: TypeAlias = "tuple[str, int | None]"
@@ -168,6 +169,24 @@ class SampleIndex(ProcessIndex):
             for place, halts in found.items()
             if halts[0] and set(halts) == {halts[0]} and (len(halts) > 1 or halts[0].os_thread_id is None)
         }
+
+    @cached_property
+    def library_states(self) -> dict[str, list[LibraryState]]:
+        """What libraries have decided, by worker: the states that all readings of its process show, as the last has it.
+
+        A count that a reading lacks is left out: the library may have been about to change it.
+        """
+        found: dict[str, list[LibraryState]] = {}
+        for worker_id, readings in grouped(
+            (place[0], one) for place, one in self._readings if place[1] is None
+        ).items():
+            samples = [
+                {(one.library, one.app, one.name, one.state): one for one in each.library_states} for each in readings
+            ]
+            lasting = set(samples[0]).intersection(*samples[1:])
+            states = [(one, [sample[key] for sample in samples]) for key, one in samples[-1].items() if key in lasting]
+            found[worker_id] = [_with_lasting_counts(one, each) for one, each in states]
+        return {worker_id: states for worker_id, states in found.items() if states}
 
     @property
     def _readings(self) -> Iterator[tuple[Place, Process]]:
@@ -337,6 +356,11 @@ class SampleIndex(ProcessIndex):
             if coroutine.request and (call := self.call_of(worker_id, coroutine)) and call.site != OTHER_LOOP.id
             for thread in call.threads
         }
+
+
+def _with_lasting_counts(state: LibraryState, readings: Sequence[LibraryState]) -> LibraryState:
+    counts = {name: count for name, count in state.counts.items() if all(name in one.counts for one in readings)}
+    return replace(state, counts=counts)
 
 
 def _threads_that_ran(samples: Iterable[Sample]) -> Iterator[tuple[str, int]]:

@@ -7,13 +7,16 @@ and the replica have the same attributes, in other files. Other forms are ignore
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from dstack.libraries.serve import CHOOSING, PRIVATE, REPLICA_FILE
 from dstack.observed.calls import QueuedRequest, ServeRequest
+from dstack.observed.processes import LibraryCount, LibraryState
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.redaction import masked_local
 from dstack.probes.node.thread_stacks import is_in
 
 ROUTER_FILE = f"{PRIVATE}router.py"
@@ -21,10 +24,14 @@ TAKES_SLOT = (f"{PRIVATE}utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
 METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
 """The locals that name the user's method, each with the attribute that does."""
+CONTROLLER = (f"{PRIVATE}controller.py", "run_control_loop")
+"""The loop of Serve's controller."""
+HEALTHY = "HEALTHY"
 MAX_REPLICAS = 256
 MAX_LIMIT = 1 << 31
 LAST_TIME = 253_370_764_800
-MAX_NAME = 200
+MAX_NAME, MAX_MESSAGE, MAX_LINE = 200, 20_000, 160
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ServeRequests:
@@ -140,3 +147,41 @@ class ServeRequests:
         if number is None or not 0 <= number <= MAX_LIMIT:
             raise UnreadableMemory("a limit that is not a number")
         return int(number)
+
+
+def deployments(objects: Objects, controller: int) -> Iterator[LibraryState]:
+    """The deployments that are not healthy, of Serve's controller. Raises :class:`UnreadableMemory`."""
+    manager = objects.attribute(controller, "deployment_state_manager")
+    for _, deployment in objects.entries(objects.attribute(manager, "_deployment_states"))[:MAX_REPLICAS]:
+        state = objects.attributes(deployment)
+        status = objects.attributes(state["_curr_status_info"])
+        status_name = objects.text(objects.attribute(status["status"], "_name_"), MAX_NAME)
+        if status_name != HEALTHY:
+            message = ends_of(objects.text(status["message"], MAX_MESSAGE))
+            yield _deployment(objects, state, status_name, message)
+
+
+def ends_of(message: str) -> str:
+    """The first and the last line of a message, without secrets: a traceback ends in the exception."""
+    lines = [line.strip() for line in COLOUR.sub("", message).splitlines() if line.strip()]
+    shown = dict.fromkeys((*lines[:1], *lines[-1:]))
+    return " ... ".join(masked_local("", line)[:MAX_LINE] for line in shown)
+
+
+def _deployment(objects: Objects, state: dict[str, int], status: str, message: str) -> LibraryState:
+    name = objects.attributes(state["_id"])
+    replicas = objects.entries(objects.attribute(state["_replicas"], "_replicas"))
+    running = (kept for kind, kept in replicas if objects.text(objects.attribute(kind, "_name_")) == "RUNNING")
+    counts: dict[LibraryCount, float | None] = {
+        "replicas": objects.number(objects.attribute(state["_target_state"], "target_num_replicas")),
+        "running replicas": sum(objects.size(kept, "list") for kept in running),
+        "failed starts": objects.number(state.get("_replica_failure_count", 0)),
+    }
+    return LibraryState(
+        library="Serve",
+        name=objects.text(name["name"], MAX_NAME),
+        app=objects.text(name["app_name"], MAX_NAME),
+        state=status,
+        message=message,
+        counts={name: int(count) for name, count in counts.items() if count and count > 0},
+    )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import SITES
 from dstack.libraries.train import MEETING as MEETING_SITE
 from dstack.libraries.train import VALIDATION
 from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup, Refs
+from dstack.observed.processes import LibraryCount, LibraryState
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
@@ -31,6 +32,9 @@ CHECKPOINTS = "get_all_reported_checkpoints"
 MANAGER_FILE = "/ray/train/v2/_internal/execution/checkpoint/checkpoint_manager.py"
 CONTROLLER_FILE = "/ray/train/v2/_internal/execution/controller/controller.py"
 """Where a coroutine of the controller waits until the checkpoints are committed, or validated, and its caller."""
+CONTROLLER = (CONTROLLER_FILE, "run")
+TUNE = ("/ray/tune/execution/tune_controller.py", "step")
+"""The loops of the controllers of Train and of Tune."""
 MAX_RANKS = 1 << 16
 
 
@@ -102,11 +106,50 @@ def awaited_validation(objects: Objects, frames: Sequence[MemoryFrame], actor_id
     return Call(site=VALIDATION.id, frame=0, need=need, timeout_s=timeout_s) if refs else None
 
 
+def run_state(objects: Objects, controller: int) -> Iterator[LibraryState]:
+    """The state of a run, of its controller. Raises :class:`UnreadableMemory`."""
+    state = objects.attributes(objects.attribute(controller, "_state"))
+    decision = objects.attributes(state["scaling_decision"]) if "scaling_decision" in state else {}
+    queue = _validations(objects, controller).get("_training_report_queue", 0)
+    counts: dict[LibraryCount, int] = {
+        "workers": _number(objects, decision["num_workers"]) if decision else 0,
+        "validations": len(_pending_validations(objects, controller)),
+        "queued validations": sum(1 for _ in objects.deque_items(queue)) if queue else 0,
+    }
+    resources = objects.named(decision.get("resources_per_worker", 0))
+    yield LibraryState(
+        library="Train",
+        state=objects.text(objects.attribute(state["_state_type"], "_name_")),
+        counts={name: count for name, count in counts.items() if count},
+        resources={name: objects.number(amount) or 0.0 for name, amount in resources.items()},
+    )
+
+
+def trials(objects: Objects, address: int) -> Iterator[LibraryState]:
+    """The trials of a Tune run, of its controller. Raises :class:`UnreadableMemory`."""
+    controller = objects.attributes(address)
+    search = objects.attributes(controller.get("_search_alg", 0))
+    searcher = objects.attributes(search["searcher"]) if "searcher" in search else {}
+    most = {**searcher, **search}.get("max_concurrent") or search.get("_max_concurrent", 0)
+    counts: dict[LibraryCount, int] = {
+        "running trials": objects.size(controller["_running_trials"], "set"),
+        "pending trials": objects.size(controller["_pending_trials"], "set"),
+        "most trials": _number(objects, most) if most else 0,
+    }
+    yield LibraryState(library="Tune", counts={name: count for name, count in counts.items() if count})
+
+
 def _pending_validations(objects: Objects, controller: int) -> list[tuple[int, int]]:
     """The refs of the validation tasks that Train's controller has started, with its record of each."""
+    manager = _validations(objects, controller)
+    return objects.entries(manager["_pending_validations"]) if manager else []
+
+
+def _validations(objects: Objects, controller: int) -> dict[str, int]:
+    """The attributes of the part of Train's controller that validates checkpoints; none without it."""
     callbacks = objects.items(objects.attribute(controller, "_controller_callbacks"))
-    manager = next((one for one in callbacks if objects.is_a(one, "ValidationManager")), None)
-    return objects.entries(objects.attribute(manager, "_pending_validations")) if manager else []
+    manager = next((one for one in callbacks if objects.is_a(one, "ValidationManager")), 0)
+    return objects.attributes(manager) if manager else {}
 
 
 def _timeout_s(objects: Objects, pending: int) -> float | None:

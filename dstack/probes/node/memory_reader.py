@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
-from dstack.observed.processes import Span
+from dstack.observed.processes import LibraryState, Span
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.timers import Callbacks, timer_of_thread
@@ -23,6 +23,7 @@ from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.kept_reading import KeptReading, can_reuse
+from dstack.probes.node.library_states import MAX_STATES, library_loops
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods, texts_at_get_actor
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
@@ -137,6 +138,7 @@ class MemoryReader:
             if not self._request.is_child:
                 groups = self._read_groups(process)
             stable_with_loops = stable & self._read_loops(process, calls, before, stable)
+            libraries = self._library_states(process, calls)
             self._reached = self._search(process, calls, states)
             self._read_ended(process, calls, states)
             self._keep_learned(process.threads, before)
@@ -161,6 +163,7 @@ class MemoryReader:
             graph_stages=stages,
             ended_children=ended,
             finished_spans=finished,
+            library_states=libraries,
             problems=list(self._problems(threads)),
         )
         if can_reuse(self._request.options):
@@ -296,6 +299,25 @@ class MemoryReader:
             with contextlib.suppress(UnreadableMemory):
                 return concurrency_groups(process)
         return None
+
+    def _library_states(self, process: PythonProcess, calls: BlockedCalls) -> tuple[LibraryState, ...]:
+        """The states of libraries whose loops run in threads and coroutines, each read while its thread did not run."""
+        if can_reuse(self._request.options):
+            return ()
+        stacks = [(thread.os_thread_id, thread.frames) for thread in process.threads]
+        if self._loops is not None and self._loops.coroutines:
+            os_ids = {thread.thread_id: thread.os_thread_id for thread in process.threads}
+            chains = calls.coroutines.chains.by_task
+            known = (one for one in self._loops.coroutines if one.address in chains and one.thread_id in os_ids)
+            stacks += [(os_ids[one.thread_id], chains[one.address].frames) for one in known if one.thread_id]
+        loops = library_loops(stacks)
+        found: list[LibraryState] = []
+        for _ in range(ATTEMPTS if loops else 0):
+            with contextlib.suppress(OSError), self._process({}, process.frames.threads) as again:
+                readings = [(loop, loop.read(again.objects)) for loop in loops]
+            found += [state for _, states in readings for state in states or ()]
+            loops = [loop for loop, states in readings if states is None]
+        return tuple(found[:MAX_STATES])
 
     def _labels(self, process: PythonProcess) -> dict[str, str]:
         """The labels that the program has given it; none where these cannot be read."""

@@ -78,6 +78,7 @@ class ProcessValues:
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
             finished_spans=reading.finished_spans,
+            library_states=reading.library_states,
             halt=halt_of(process.pid, status, reading.threads),
         )
         return observed if parent is None else _with_unique_ids(observed)

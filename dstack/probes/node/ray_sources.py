@@ -15,9 +15,14 @@ from pathlib import Path
 from dstack.call_sites import MAIN_LOOP, RAY_GET, RAY_WAIT, SITES
 from dstack.libraries import data, serve, train
 from dstack.libraries.compiled_graphs.reading import GRAPH_FILE, LOOPS, MONITOR
+from dstack.libraries.data.reading import EXECUTOR as DATA_LOOP
+from dstack.libraries.data.reading import OPERATOR
+from dstack.libraries.serve.reading import CONTROLLER as SERVE_LOOP
 from dstack.libraries.torch import DISTRIBUTED
 from dstack.libraries.torch.reading import RANKS_IN
 from dstack.libraries.train.reading import CHECKPOINTS, CONTROLLER_FILE, MANAGER_FILE, MEETING, WAITING
+from dstack.libraries.train.reading import CONTROLLER as TRAIN_LOOP
+from dstack.libraries.train.reading import TUNE as TUNE_LOOP
 from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Place
 from dstack.probes.node.asyncio.future_sources import ANYIO_FILE, GENERATOR_FILE
 from dstack.probes.node.group_calls import STORE_FILE, WAIT
@@ -88,6 +93,12 @@ PARTS = (
     SourcePart("validation by Ray Train", MANAGER_FILE, CHECKPOINTS, ("consistency_mode", "timeout_s"), since=NEW),
     SourcePart("validation by Ray Train", CONTROLLER_FILE, CHECKPOINTS, since=NEW),
     SourcePart("the splits of Ray Data", data.SPLIT, "_barrier", ("split_idx",)),
+    SourcePart("operators held back by Ray Data", *DATA_LOOP, since=NEW),
+    SourcePart("operators held back by Ray Data", OPERATOR, names=("_in_task_submission_backpressure",), since=NEW),
+    SourcePart("deployments of Ray Serve", *SERVE_LOOP, since=NEW),
+    SourcePart("the state of Ray Train", *TRAIN_LOOP, since=NEW),
+    SourcePart("the trials of Ray Tune", *TUNE_LOOP, since=NEW),
+    SourcePart("the trials of Ray Tune", TUNE_LOOP[0], names=("_running_trials", "_pending_trials"), since=NEW),
     SourcePart("transfers of Ray Direct Transport", STORE_FILE, WAIT, ("obj_id",), since=NEW),
     *_of_places(),
     *(SourcePart("ranks of starting groups", file, function, tuple(names)) for file, function, *names in RANKS_IN),

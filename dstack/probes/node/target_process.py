@@ -16,7 +16,7 @@ import psutil
 
 from dstack.observed.calls import Call, Timer
 from dstack.observed.node import Cause, Failure, Stage
-from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, Role, Span
+from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, LibraryState, Role, Span
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.group_calls import Memberships
@@ -108,6 +108,7 @@ class ProcessReading:
     threads could be read. ``loops`` and ``groups``, the concurrency groups of an actor's methods, are None where they
     were not read. ``graph_stages`` are those of compiled graphs. ``ended_children`` are the child processes that
     objects of the process show to have ended. ``finished_spans`` are empty unless they were requested.
+    ``library_states`` are those of libraries of Ray whose loops run in it.
     """
 
     threads: Sequence[ThreadReading] = ()
@@ -120,6 +121,7 @@ class ProcessReading:
     graph_stages: Sequence[GraphStage] = ()
     ended_children: Sequence[EndedChild] = ()
     finished_spans: tuple[FinishedSpan, ...] = ()
+    library_states: tuple[LibraryState, ...] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()
 

@@ -21,7 +21,7 @@ from ray.train.v2.api.validation_config import ValidationConfig
 CPUS = 2
 
 
-def validate(checkpoint: Checkpoint) -> dict[str, float]:
+def validate(checkpoint: Checkpoint, **_: object) -> dict[str, float]:
     return {"score": float(len(os.listdir(checkpoint.path)))}
 
 

@@ -20,7 +20,7 @@ from ray.train.v2.api.validation_config import ValidationConfig
 CPUS = 2
 
 
-def validate(checkpoint: Checkpoint) -> dict[str, float]:
+def validate(checkpoint: Checkpoint, **_: object) -> dict[str, float]:
     time.sleep(100_000)
     return {"score": float(len(os.listdir(checkpoint.path)))}
 

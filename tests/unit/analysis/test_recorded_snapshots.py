@@ -49,6 +49,32 @@ def test_a_record_contains_no_private_data(name: str) -> None:
     assert "token" not in text.lower()
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "serve-failed",
+            "Serve deployment Model of app default is DEPLOY_FAILED: it should have 1 replica, 3 starts or health "
+            "checks failed; Serve says: The deployment failed to start 3 times in a row.",
+        ),
+        ("serve-failed", "RuntimeError: licence server refused"),
+        (
+            "data-held-back",
+            "Ray Data holds back tasks of operator ReadRange by its policy ResourceBudget: 2 tasks run, 332 blocks are "
+            "queued before it, 64 after it, not consumed, it uses 544 B of the object store; its budget has 0 CPU",
+        ),
+        (
+            "tune-limit",
+            "Tune runs 2 trials, and 2 more are pending; it runs at most 2 at a time (max_concurrent_trials)",
+        ),
+    ],
+)
+def test_a_library_says_why_it_starts_no_more(name: str, sentence: str) -> None:
+    (file,) = versions_of(name)
+
+    assert sentence in " ".join(report_text(AnalysedSnapshot.of(load(RECORDED_CLUSTERS / file)), details=True).split())
+
+
 @pytest.mark.parametrize("name", versions_of("serve-idle"))
 def test_a_serve_application_without_requests_is_clear(name: str) -> None:
     diagnosis = diagnosis_of(name)

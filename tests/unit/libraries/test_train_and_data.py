@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator
 from enum import Enum
 from typing import Any
@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 from ray import ObjectRef
 
-from dstack.libraries.data.reading import completed
-from dstack.libraries.train.reading import CONTEXT, awaited, awaited_validation, rank_in_train
+from dstack.analysis.naming.library_states import library_state_in_words
+from dstack.libraries.data.reading import completed, operators
+from dstack.libraries.train.reading import CONTEXT, awaited, awaited_validation, rank_in_train, run_state, trials
 from dstack.observed.calls import Call, GroupCall, ProcessGroup, ProcessObject
+from dstack.observed.processes import LibraryState
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.library_states import Reader
 from tests.unit.support.own_process import own_frames, own_objects, own_process
 
 TRAIN = "/site-packages/ray/train/v2/_internal"
@@ -127,6 +130,13 @@ def pause() -> Generator[None]:
     yield
 
 
+class Mode(Enum):
+    """The modes in which Train returns checkpoints."""
+
+    COMMITTED = "COMMITTED"
+    VALIDATED = "VALIDATED"
+
+
 class ValidationManager(Attributes):
     """A class with the name of Train's."""
 
@@ -145,7 +155,7 @@ def validation(
     for file, own in places:
         names: dict[str, Any] = {"pause": pause}
         exec(compile(CHECKPOINTS, f"{TRAIN}/execution/{file}", "exec"), names)
-        waits.append(names["get_all_reported_checkpoints"](own, 1, Enum("Mode", [mode])[mode], None))
+        waits.append(names["get_all_reported_checkpoints"](own, 1, Mode[mode], None))
         waits[-1].send(None)
     return awaited_validation(own_objects(memory), frames_of(memory, *waits), ACTOR)
 
@@ -219,6 +229,94 @@ def test_a_running_training_function_has_not_left_its_group(memory: ProcessMemor
     found = rank_in_train(own_process(memory))
     assert found is not None
     assert not found.group.has_left
+
+
+def states(memory: ProcessMemory, reader: Reader, controller: object) -> list[LibraryState]:
+    return list(reader(own_objects(memory), id(controller)))
+
+
+class StateType(Enum):
+    """Two of the states of Train's controller."""
+
+    SCHEDULING = "SCHEDULING"
+    RUNNING = "RUNNING"
+
+
+def test_a_controller_of_train_asks_for_workers(memory: ProcessMemory) -> None:
+    decision = Attributes(num_workers=2, resources_per_worker={"CPU": 1, "GPU": 0.5})
+    kind = StateType.SCHEDULING
+    validations = ValidationManager(_pending_validations=OrderedDict(), _training_report_queue=deque([1, 2]))
+    state = Attributes(_state_type=kind, scaling_decision=decision)
+    controller = Attributes(_state=state, _controller_callbacks=[validations])
+
+    (found,) = states(memory, run_state, controller)
+
+    assert found == LibraryState(
+        library="Train",
+        state="SCHEDULING",
+        counts={"workers": 2, "queued validations": 2},
+        resources={"CPU": 1.0, "GPU": 0.5},
+    )
+    assert library_state_in_words(found).endswith("is SCHEDULING: it asks for 2 workers with 1 CPU and 0.5 GPU each")
+
+
+def test_a_controller_of_train_that_runs_asks_for_nothing(memory: ProcessMemory) -> None:
+    kind = StateType.RUNNING
+    (found,) = states(memory, run_state, Attributes(_state=Attributes(_state_type=kind), _controller_callbacks=[]))
+
+    assert library_state_in_words(found) == "Train's controller is RUNNING"
+
+
+class ExecutionResources:
+    """Amounts in slots, as in Data."""
+
+    __slots__ = ("_cpu", "_gpu", "_object_store_memory")
+
+    def __init__(self, cpu: float, memory: float) -> None:
+        self._cpu, self._gpu, self._object_store_memory = cpu, None, memory
+
+
+def queue_of(blocks: int) -> Attributes:
+    return Attributes(_queues=[Attributes(_inner=Attributes(_num_blocks=blocks))])
+
+
+def test_an_operator_of_data_that_a_policy_holds_back(memory: ProcessMemory) -> None:
+    def operator(name: str, policy: str | None) -> Attributes:
+        return Attributes(
+            _name=name,
+            _metrics=Attributes(num_tasks_running=3),
+            _in_task_submission_backpressure=False,
+            _in_task_output_backpressure=policy is not None,
+            _task_output_backpressure_policy=policy,
+        )
+
+    reads, maps = operator("ReadRange", None), operator("Map(f)", "DownstreamCapacity")
+    topology = {one: Attributes(input_queues=[queue_of(5)], output_queue=queue_of(7)) for one in (reads, maps)}
+    budgets = {maps: ExecutionResources(1.0, 0.0)}
+    manager = Attributes(
+        _op_resource_allocator=Attributes(_op_budgets=budgets), _op_usages={maps: ExecutionResources(2.0, 100.0)}
+    )
+
+    found = states(memory, operators, Attributes(_topology=topology, _resource_manager=manager))
+
+    expected = LibraryState(
+        library="Data",
+        name="Map(f)",
+        state="DownstreamCapacity",
+        holds_back="outputs",
+        counts={"running tasks": 3, "queued blocks": 5, "output blocks": 7, "used bytes": 100},
+        resources={"CPU": 1.0, "object_store_memory": 0.0},
+    )
+    assert found == [expected]
+
+
+@pytest.mark.parametrize("limit", [{"_max_concurrent": 4}, {"searcher": Attributes(max_concurrent=4)}, {}])
+def test_the_trials_of_tune_and_their_limit(memory: ProcessMemory, limit: dict[str, Any]) -> None:
+    controller = Attributes(_search_alg=Attributes(**limit), _running_trials={1, 2}, _pending_trials=set())
+
+    (found,) = states(memory, trials, controller)
+
+    assert found.counts == {"running trials": 2, **({"most trials": 4} if limit else {})}
 
 
 def test_a_process_without_train_is_in_no_group(memory: ProcessMemory) -> None:

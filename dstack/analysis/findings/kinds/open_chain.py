@@ -12,7 +12,7 @@ from dstack import words
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
-from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
 from dstack.analysis.findings.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.shared_calls import shared_call_steps
@@ -21,13 +21,14 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.ends import full_pipe_in_words, halt_in_words
+from dstack.analysis.naming.library_states import library_state_in_words
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex
 from dstack.model.snapshot import Actor, Node
-from dstack.model.vertex_keys import DriverKey, Key, UnknownKey
+from dstack.model.vertex_keys import AnyKey, DriverKey, Key, UnknownKey
 from dstack.observed.node import Task
 from dstack.words import grouped
 
@@ -42,6 +43,8 @@ SORTS = {
 """What can wait, with its plural, in the order of a summary."""
 DIED = ("WORKER_DIED", "ACTOR_DIED", "OWNER_DIED")
 """Ray's types of errors of which a dead process is the cause, Ray 2.46 to 2.60."""
+SHOWN_STATES = 6
+"""Sentences about what libraries have decided."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
 
@@ -272,6 +275,7 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     if any(end.key in starts.described for starts in facts.actor_starts for end in facts.own_ends):
         yield from start_steps(facts.actor_starts)
     yield from shown
+    yield from library_steps(facts)
 
 
 def _brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
@@ -461,6 +465,33 @@ def memory_kills(facts: FindingFacts) -> Iterator[Step]:
             count = words.plural(kills, "process", "processes")
             text = f"The kernel has killed {count} of {names.node(node)} for lack of memory since its cgroup was made"
             yield Step(text=text)
+
+
+def library_steps(facts: FindingFacts) -> Iterator[Step]:
+    """What the controllers of Ray's libraries have decided, in the processes of a finding or of its deployments."""
+    known = facts.reduced.index.library_states
+    if not known:
+        return
+    vertices = (*facts.waits, *facts.ends, *facts.behind)
+    workers, classes = {vertex.worker_id for vertex in vertices}, set(_classes(facts.reduced.index, vertices))
+    states = [
+        library_state_in_words(state)
+        for worker_id, states in known.items()
+        for state in states
+        if (f"ServeReplica:{state.app}:{state.name}" in classes if state.library == "Serve" else worker_id in workers)
+    ]
+    yield from (Step(text=text) for text in states[:SHOWN_STATES])
+    yield from more(len(states) - SHOWN_STATES, "decided by libraries")
+
+
+def _classes(index: SampleIndex, vertices: Sequence[Vertex]) -> Iterator[str]:
+    """The classes of the actors of these vertices, and of the deployments whose replicas they need."""
+    for vertex in vertices:
+        actor = index.actor_of_call(vertex.task_id) or index.actor_of_worker(vertex.worker_id)
+        if actor is not None:
+            yield actor.class_name
+        if isinstance(vertex.key, UnknownKey | AnyKey) and len(vertex.key.ids) > 1:
+            yield f"ServeReplica:{vertex.key.ids[0]}:{vertex.key.ids[1]}"
 
 
 def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:

@@ -403,8 +403,8 @@ class Objects:
         return {self._name(key): value for key, value in pairs if key and value}
 
     def entries(self, address: int) -> list[tuple[int, int]]:
-        """The addresses of the keys and values of a dict, also of an ordered one."""
-        self.expect(address, "dict", "collections.OrderedDict")
+        """The addresses of the keys and values of a dict, also of an ordered one, or one with a default."""
+        self.expect(address, "dict", "collections.OrderedDict", "collections.defaultdict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         if not self.memory.int64(address + SIZE):
             return []  # which on CPython 3.10 may seem to share its keys
