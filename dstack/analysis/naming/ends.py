@@ -60,7 +60,7 @@ def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
     others = _holders(index, vertex, [end])
     match end.what:
         case "pipe" if end.is_write:
-            return f"for room in a pipe that is full, which only {others} can read" if others else "for room in a pipe"
+            return f"for room in a full pipe that only {others} can read" if others else "for room in a pipe"
         case "pipe":
             return f"for a pipe that only {others} can write to" if others else "for a pipe"
         case "file lock":

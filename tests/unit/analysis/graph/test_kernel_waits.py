@@ -75,7 +75,7 @@ def test_a_pipe_and_a_ref_make_a_cycle() -> None:
 
     assert diagnosis.verdict == "deadlock"
     assert not diagnosis.findings[0].confirmed, "that nothing else has the pipe open is an assumption"
-    assert "for room in a pipe that is full, which only actor Right" in text_of(twice(scene))
+    assert "for room in a full pipe that only actor Right" in text_of(twice(scene))
 
 
 def test_a_process_that_computes_can_act() -> None:
@@ -124,7 +124,7 @@ def test_a_full_pipe_has_its_stopped_reader_in_the_headline() -> None:
     pipe = replace(to(7, is_write=True), holders=(Holder(pid=7, name="tee", is_stopped=True),))
     sleeps_in(driver, pipe)
 
-    assert "for room in a pipe that is full, which only tee (pid 7, which is stopped) can read" in text_of(twice(scene))
+    assert "for room in a full pipe that only tee (pid 7, which is stopped) can read" in text_of(twice(scene))
 
 
 def test_bytes_on_their_way_end_the_wait() -> None:
