@@ -171,6 +171,7 @@ SubjectKind = Literal[
     "transfer of arguments",
     "value of dead owner",
     "waker",
+    "worker start",
     "written value",
     # helpers
     "any holder",
@@ -245,6 +246,17 @@ ReasonKind = Literal[
     "free on node",
     "no request",
     "room for bundles",
+    "not said",
+    # what delays the start of a worker process, or a request whose resources are free elsewhere
+    "environment first",
+    "infeasible on node",
+    "late starts",
+    "lost starts",
+    "no start",
+    "queued on node",
+    "reported",
+    "start limit",
+    "unconnected starts",
 ]
 """Why something is so: why dependencies are inferred, why nothing satisfies a request, or what could."""
 
@@ -254,6 +266,7 @@ AssumptionKind = Literal[
     "does not fail",
     "dropped value",
     "idle library",
+    "keeps node",
     "lock holder",
     "no others",
     "nothing stops",

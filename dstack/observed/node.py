@@ -49,8 +49,9 @@ RayletCount = Literal[
 """What a raylet counts of its requests for workers, its worker processes and its objects.
 
 "late registrations", "starts over the limit" and "failed environments" are totals since it started, all others are of
-the moment. "starts over the limit" counts attempts to start a worker process while ``maximum_startup_concurrency``
-others were starting.
+the moment. "late registrations" counts worker processes that died or took too long before they connected, "starts over
+the limit" attempts to start one while ``maximum_startup_concurrency`` others were starting. "pending starts" are those
+that wait for this limit, "pending registrations" those that were started and have not connected.
 """
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory", "task events", "Ray"]
 Cause = Literal[
@@ -236,10 +237,11 @@ class EnvironmentSetup:
 class RayletReport:
     """What a raylet has last written about its queues, by the clock of its host; it writes every 10 s.
 
-    ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory for
-    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there;
-    ``argument_share`` is the share of the object store that these may take, None unless the raylet's environment states
-    it. ``counts`` has what else it counts, without zeros.
+    ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory
+    for the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there;
+    ``argument_share`` is the share of the object store that these may take, None unless the raylet's environment
+    states it. ``counts`` has what else it counts, without zeros. ``starting`` counts its worker processes that had
+    not connected when dstack read the host, None in snapshots without it.
     """
 
     node_id: str
@@ -248,6 +250,7 @@ class RayletReport:
     argument_bytes: Natural = 0
     argument_share: float | None = None
     counts: dict[RayletCount, Natural] = field(default_factory=dict)
+    starting: Natural | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,14 @@ from dstack.analysis.graph.producers import (
     why_never_runs,
 )
 from dstack.analysis.graph.resource_requests import Resources, WaitOrNever, wait_of_group
-from dstack.analysis.graph.task_starts import ArgumentMemory, MissingArguments, wait_for_setup, wait_for_worker
+from dstack.analysis.graph.task_starts import (
+    ArgumentMemory,
+    Delays,
+    MissingArguments,
+    RayletReports,
+    wait_for_setup,
+    wait_for_worker,
+)
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex, concurrency_group_of, has_one_slot, is_graph_loop
@@ -36,8 +43,10 @@ class Pending:
         self._graph = graph
         self._index = graph.index
         self._resources = Resources(graph, users)
-        self._memory = ArgumentMemory(graph, self._resources)
-        self._arguments = MissingArguments(graph, self._memory)
+        reports = RayletReports(graph.index, self._resources)
+        self._memory = ArgumentMemory(graph, self._resources, reports)
+        self._arguments = MissingArguments(graph, reports)
+        self._delays = Delays(graph, self._resources, reports)
         self._slots = ActorQueues(graph)
 
     def add_task(self, task: Task) -> None:
@@ -88,8 +97,9 @@ class Pending:
         wait, never = self._resources.wait_of_task(task)
         wait = wait_for_setup(self._graph, task, wait)
         wait = wait_for_worker(self._graph, task, wait) if wait else None
-        wait = self._memory.wait_for(task, wait) if wait else None
-        return (self._arguments.wait_for(task, wait) if wait else None), never
+        for reasons in (self._memory, self._arguments, self._delays):
+            wait = reasons.wait_for(task, wait) if wait else None
+        return wait, never
 
     def _has_worker(self, task: Task) -> bool:
         """Whether it is the creation of an actor that has got its worker: the owner may not know it (Ray 2.60)."""

@@ -34,7 +34,17 @@ from dstack.analysis.graph.resource_holders import (
 from dstack.analysis.graph.users import Users
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Node, PlacementGroup
-from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, ResourceRequest, never, reason, subject
+from dstack.model.vertex_facts import (
+    Bundles,
+    Labels,
+    Never,
+    Reason,
+    ResourceRequest,
+    assumption,
+    never,
+    reason,
+    subject,
+)
 from dstack.model.vertex_keys import AnyKey, GroupKey, Id
 from dstack.observed.node import Task
 
@@ -73,16 +83,52 @@ class Resources:
         self.unread = users.unobserved
         """The target for a worker that could not be read."""
         self._known: dict[Id, WaitOrNever] = {}
+        self._places: dict[Id, Sequence[tuple[Node, Amounts]]] = {}
 
     def wait_of_task(self, task: Task) -> WaitOrNever:
         """Why a task, or the creation of an actor, has no node yet."""
-        selector = task.label_selector
-        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._index.actors.get(task.actor_id or "")):
-            selector = {**selector, **actor.label_selector}
-        places = map(in_group, task.required_resources)
-        group_id = task.placement_group_id or next((place.group for place in places if place), None)
-        wait = self._wait_for_group(group_id) if group_id else None
-        return (wait, None) if wait else self.wait_of(task.required_resources, selector, group_id)
+        group_id = _group_of(task)
+        if group_id and (wait := self._wait_for_group(group_id)):
+            return wait, None
+        wait, never = self.wait_of(task.required_resources, self._selector_of(task), group_id)
+        return (self._on_its_node(task, wait) if wait else None), never
+
+    def _on_its_node(self, task: Task, wait: Wait) -> Wait:
+        """The wait for room on the node whose raylet has the request for an actor, in place of one for the scheduler.
+
+        The GCS says which node that is. Other requests leave a node without room at once if another one has it.
+        """
+        actor = self._index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
+        if actor is None or actor.worker_id or not any(group.has_unknown("scheduler") for group in wait.groups):
+            return wait
+        missing = next((amounts for node, amounts in self.places_for(task) if node.node_id == actor.node_id), {})
+        if not missing or len(self._index.snapshot.samples) < 2:
+            return wait
+        node = self._index.nodes[actor.node_id or ""]
+        room = self._room(self._shortages(node, missing), plain(missing))
+        assumed = assumption("keeps node", actor, node)
+        return msgspec.structs.replace(room, assumed=(assumed,), proven_groups=wait.groups)
+
+    def places_for(self, task: Task) -> Sequence[tuple[Node, Amounts]]:
+        """The nodes that could ever run a task, or the actor that it creates, each with what is missing there now."""
+        request, selector = wanted(task.required_resources), self._selector_of(task)
+        key = (tuple(request.items()), tuple(sorted(selector.items())))
+        if key not in self._places:
+            self._places[key] = [(node, self.missing(request, node)) for node in self._able(request, selector)]
+        return self._places[key]
+
+    def asked_by(self, task: Task) -> ResourceRequest | None:
+        """What a task asks for, None if that is nothing."""
+        request = wanted(task.required_resources)
+        return self._asked(request, _group_of(task)) if request else None
+
+    def _selector_of(self, task: Task) -> Mapping[str, str]:
+        actor = self._index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
+        return {**task.label_selector, **actor.label_selector} if actor else task.label_selector
+
+    def _able(self, request: Amounts, selector: Mapping[str, str]) -> list[Node]:
+        """The nodes that could ever satisfy a request."""
+        return [n for n in self.nodes if fits(request, self.holders.total(n)) and labels_match(selector, n.labels)]
 
     def wait_of(
         self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None
@@ -95,7 +141,7 @@ class Resources:
         return self._known[key]
 
     def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> WaitOrNever:
-        able = [n for n in self.nodes if fits(request, self.holders.total(n)) and labels_match(selector, n.labels)]
+        able = self._able(request, selector)
         asked = self._asked(request, group_id)
         if not able:
             return self._never_satisfied(request, selector, group_id, asked)
@@ -291,12 +337,9 @@ class Resources:
     # Waits that do not depend on holders
 
     def not_placed(self, asked: ResourceRequest | Bundles | None, because: Reason, *owner: Id) -> Wait:
-        """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
-
-        Ray does not report node affinities of tasks, so it may wait for a certain node.
-        """
+        """The wait for the scheduler, which could place it: an anomaly if two samples show the same."""
         is_anomaly = len(self._index.snapshot.samples) > 1
-        scheduler = subject("scheduler", asked, because if is_anomaly else None)
+        scheduler = subject("scheduler", asked, *([reason("not said", because)] if is_anomaly else []))
         return waits_for("resources", self._graph.unknown("scheduler", *owner, subject=scheduler))
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
@@ -321,6 +364,12 @@ class Resources:
         targets = [*held, *self._other_nodes(request, {}, asked, satisfies=satisfies)]
         wait = self._resource_wait(targets, 1, plain(request))
         return self._graph.shared(key, wait, most=FEW, room=subject("any holder")) if targets else None
+
+
+def _group_of(task: Task) -> str | None:
+    """The placement group that a task, or the actor that it creates, must run in."""
+    places = map(in_group, task.required_resources)
+    return task.placement_group_id or next((place.group for place in places if place), None)
 
 
 # Placement groups

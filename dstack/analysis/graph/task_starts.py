@@ -2,8 +2,12 @@
 
 Before a raylet starts a task, it pins the arguments of the task that are in shared memory. With those of the tasks that
 run there they may take a share of the object store, by default 70 % (``RAY_max_task_args_memory_fraction``). They are
-pinned until the task ends. Only the raylet knows which requests wait for that; it writes their number every 10 s. Seen
-on Ray 2.60.
+pinned until the task ends. Only the raylet knows which requests wait for that; it writes their number every 10 s.
+
+Then it takes an idle worker, or starts one, unless as many are starting as it may start at a time: by default as many
+as the node has CPUs. A process that has not connected after 60 s, or has died before, is started again, for ever. A
+request with an affinity to a certain node waits in the queue of that node's raylet, though another node has what it
+asks for; Ray reports no affinities of tasks. With an affinity to a dead node it fails. Seen on Ray 2.60.
 """
 
 from __future__ import annotations
@@ -16,13 +20,13 @@ from itertools import islice
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, for_any, waits_for
-from dstack.analysis.graph.resource_holders import start_of, starts_of_workers
+from dstack.analysis.graph.resource_holders import plain, start_of, starts_of_workers
 from dstack.analysis.graph.resource_requests import Resources
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
 from dstack.model.snapshot import Actor, Node, producer_task_id
-from dstack.model.vertex_facts import Assumption, Subject, assumption, reason, subject
+from dstack.model.vertex_facts import Assumption, Reason, ResourceRequest, Subject, assumption, reason, subject
 from dstack.model.vertex_keys import AnyKey, Unknown, UnknownKey
 from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport, Task
 
@@ -40,6 +44,11 @@ WAITING_FOR_ARGUMENTS: RayletCount = "waiting for arguments"
 TRANSFER_COUNTS: tuple[RayletCount, ...] = ("queued pulls", "pulled bytes", "pending restores", "pending spills")
 SENT_S = 0.5
 """The most that a request takes from its owner to the raylet."""
+STARTS: tuple[RayletCount, RayletCount] = ("pending registrations", "pending starts")
+"""What a raylet counts of worker processes: those that have not connected, and those that it may not start yet."""
+QUEUES: tuple[RayletCount, ...] = ("waiting for resources", "waiting for other nodes")
+MAX_DELAYS = 3
+"""So many delays of one task are named."""
 
 
 def may_wait_for_setup(task: Task) -> bool:
@@ -102,54 +111,163 @@ def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:
     return graph.unknown("setup", setup.node_id, setup.pid, subject=subject("setup", setup, node, age_s))
 
 
-def is_in(index: SampleIndex, report: RayletReport, task: Task) -> bool:
-    """Whether a report is known to be younger than the request for a task."""
-    times = index.snapshot.task_times.get(task.task_id)
-    since = times.states.get(ASSIGNED) if times else None
-    return index.snapshot.has_one_time and since is not None and since + SENT_S < report.written_at
+class RayletReports:
+    """The last reports of raylets in one sample, and the tasks that these may be about."""
+
+    def __init__(self, index: SampleIndex, resources: Resources) -> None:
+        self._index = index
+        self._resources = resources
+        self._reports = {report.node_id: report for report in index.snapshot.raylet_reports}
+
+    def of(self, node: Node) -> RayletReport | None:
+        """The last report from a node."""
+        return self._reports.get(node.node_id)
+
+    def about(self, node: Node, task: Task) -> RayletReport | None:
+        """The last report from a node, if it is known to be younger than the request for a task."""
+        times = self._index.snapshot.task_times.get(task.task_id)
+        since = times.states.get(ASSIGNED) if times else None
+        report = self.of(node)
+        if report is None or since is None or not self._index.snapshot.has_one_time:
+            return None
+        return report if since + SENT_S < report.written_at else None
+
+    def age(self, delays: Iterable[Reason]) -> Reason:
+        """How long ago the nodes of these delays have reported, at most."""
+        written_at = min(self._reports[node.node_id].written_at for node in _nodes(delays))
+        snapshot = self._index.snapshot
+        return reason("reported", max(0.0, snapshot.taken_at + snapshot.total_s - written_at))
+
+    @cached_property
+    def candidates(self) -> list[Task]:
+        """The tasks that no resource keeps from running."""
+        waits = ((task, self._resources.wait_of_task(task)[0]) for task in self._assigned)
+        return [task for task, wait in waits if wait and waits_for_scheduler(wait)]
+
+    @property
+    def are_about_candidates(self) -> bool:
+        """Whether no other known task waits in the queues of raylets."""
+        return len(self.candidates) == len(self._assigned)
+
+    @cached_property
+    def _assigned(self) -> list[Task]:
+        tasks = self._index.tasks.values()
+        return [task for task in tasks if task.state == ASSIGNED and task.kind != "ACTOR_TASK"]
+
+
+def waits_for_scheduler(wait: Wait) -> bool:
+    """Whether a wait is for a scheduler that has free resources."""
+    return any(group.has_unknown("scheduler") for group in wait.groups)
+
+
+class Delays:
+    """What delays tasks whose resources are free, by the reports of raylets, in the order of what must happen first."""
+
+    def __init__(self, graph: GraphBuilder, resources: Resources, reports: RayletReports) -> None:
+        self._graph = graph
+        self._resources = resources
+        self._reports = reports
+
+    def wait_for(self, task: Task, wait: Wait) -> Wait:
+        """The wait for what delays a task, in place of one for a scheduler; the same wait if no report shows that."""
+        if not waits_for_scheduler(wait):
+            return wait
+        if starts := [delay for node in self._nodes(task) for delay in self._starts(node, task)]:
+            start = subject("worker start", *starts[:MAX_DELAYS], self._reports.age(starts))
+            return waits_for("executor", self._graph.unknown("scheduler", *_ids(starts), subject=start))
+        if queues := list(self._queues(task)):
+            asked = self._resources.asked_by(task)
+            scheduler = subject("scheduler", asked, *queues[:MAX_DELAYS], self._reports.age(queues))
+            return waits_for(
+                "resources", self._graph.unknown("scheduler", *_ids(queues), str(asked), subject=scheduler)
+            )
+        return wait
+
+    def _nodes(self, task: Task) -> Iterator[Node]:
+        """The nodes on which all that a task asks for is free."""
+        return (node for node, missing in self._resources.places_for(task) if not missing)
+
+    def _starts(self, node: Node, task: Task) -> Iterator[Reason]:
+        """What delays the start of worker processes on a node."""
+        report = self._reports.about(node, task)
+        if report is None or not (waiting := report.counts.get("waiting for workers", 0)):
+            return
+        starting, queued = (report.counts.get(name, 0) for name in STARTS)
+        late = report.counts.get("late registrations", 0)
+        if queued:
+            yield reason("start limit", node, starting, queued)
+        elif starting and report.starting == 0:
+            yield reason("lost starts", node, starting)
+        elif starting:
+            yield reason("unconnected starts", node, starting)
+        if late:
+            yield reason("late starts", node, late)
+        if not starting and not queued:
+            parts = ", ".join(part for part in task.environment if part not in UNINSTALLED)
+            yield reason("environment first", node, parts) if parts else reason("no start", node, waiting)
+
+    def _queues(self, task: Task) -> Iterator[Reason]:
+        """The queues of raylets that hold requests which cannot run there, while no known task belongs there."""
+        if not self._reports.are_about_candidates:
+            return
+        missing = {node.node_id: amounts for node, amounts in self._resources.places_for(task)}
+        for node in self._resources.nodes:
+            counts = report.counts if (report := self._reports.about(node, task)) else {}
+            queued = sum(counts.get(name, 0) for name in QUEUES)
+            if queued and missing.get(node.node_id):
+                lacking = ResourceRequest(amounts=plain(missing[node.node_id]))
+                yield reason("queued on node", node, queued, lacking)
+            if infeasible := counts.get("infeasible requests", 0):
+                yield reason("infeasible on node", node, infeasible)
+
+
+def _ids(delays: Iterable[Reason]) -> Iterator[str]:
+    """What identifies these delays."""
+    return (f"{delay.why} {node.node_id}" for delay in delays for node in _nodes([delay]))
+
+
+def _nodes(delays: Iterable[Reason]) -> Iterator[Node]:
+    return (of for delay in delays for of in delay.of if isinstance(of, Node))
 
 
 class ArgumentMemory:
     """Waits for room for arguments in one sample."""
 
-    def __init__(self, graph: GraphBuilder, resources: Resources) -> None:
+    def __init__(self, graph: GraphBuilder, resources: Resources, reports: RayletReports) -> None:
         self._graph = graph
         self._index = graph.index
         self._resources = resources
+        self._reports = reports
 
     def wait_for(self, task: Task, wait: Wait) -> Wait:
         """The wait for running tasks to release their arguments, in place of one for a scheduler that has resources.
 
         If it is not certain that the task waits for that, the wait is for something unknown.
         """
-        if not any(group.has_unknown("scheduler") for group in wait.groups):
+        if not waits_for_scheduler(wait):
             return wait
         node = next((node for node in self._resources.nodes if self._may_lack_room(node, task)), None)
         if node is None:
             return wait
-        if self._is_certain(node, task) and any(self._holders(node)):
-            assumed = assumption("waits for memory", self._reports[node.node_id].waiting_for_memory, node)
+        report = self._certain_report(node, task)
+        if report and any(self._holders(node)):
+            assumed = assumption("waits for memory", report.waiting_for_memory, node)
             return _wait_for_room((self._room(node, task),), (assumed,), wait.groups)
         room = self._subject(node, task)
         return waits_for("resources", self._graph.unknown("argument memory", node.node_id, task.owner_id, subject=room))
 
-    @cached_property
-    def _reports(self) -> dict[str, RayletReport]:
-        """The last reports of raylets, by node."""
-        return {report.node_id: report for report in self._index.snapshot.raylet_reports}
-
     def _may_lack_room(self, node: Node, task: Task) -> bool:
         """Whether a raylet reports waiting requests, or has not reported since and not all arguments fit."""
-        report = self._reports.get(node.node_id)
+        report = self._reports.of(node)
         if report and report.waiting_for_memory:
             return True
-        if report and is_in(self._index, report, task):
+        if self._reports.about(node, task):
             return False
         all_bytes = sum(worker.argument_bytes for worker in self._index.worker_samples.values())
         return self._own_bytes(task) > 0 and all_bytes > self._share(node) * self._store_bytes(node)
 
     def _share(self, node: Node) -> float:
-        report = self._reports.get(node.node_id)
+        report = self._reports.of(node)
         return (report.argument_share if report else None) or USUAL_SHARE
 
     def _store_bytes(self, node: Node) -> float:
@@ -159,20 +277,11 @@ class ArgumentMemory:
         owner = self._index.worker_samples.get(task.owner_id)
         return owner.argument_bytes if owner else 0
 
-    @cached_property
-    def candidates(self) -> list[Task]:
-        """The tasks that no resource keeps from running."""
-        tasks = (one for one in self._index.tasks.values() if one.state == ASSIGNED and one.kind != "ACTOR_TASK")
-        waits = ((task, self._resources.wait_of_task(task)[0]) for task in tasks)
-        return [task for task, wait in waits if wait and any(group.has_unknown("scheduler") for group in wait.groups)]
-
-    def _is_certain(self, node: Node, task: Task) -> bool:
-        """Whether the only raylet reports as many requests as there are tasks that it could report, and this one."""
-        report = self._reports.get(node.node_id)
+    def _certain_report(self, node: Node, task: Task) -> RayletReport | None:
+        """The report of the only raylet, if it has as many requests as there are tasks that it could report."""
         is_only = len(self._resources.nodes) == 1 and not self._index.snapshot.autoscaler
-        if report is None or not is_only or not is_in(self._index, report, task):
-            return False
-        return len(self.candidates) == report.waiting_for_memory
+        report = self._reports.about(node, task) if is_only else None
+        return report if report and len(self._reports.candidates) == report.waiting_for_memory else None
 
     def _room(self, node: Node, task: Task) -> Target:
         key = AnyKey("room", (node.node_id, "arguments", task.owner_id))
@@ -182,7 +291,7 @@ class ArgumentMemory:
         return Target(vertex=key)
 
     def _subject(self, node: Node, task: Task) -> Subject:
-        report = self._reports.get(node.node_id)
+        report = self._reports.of(node)
         held = report.argument_bytes if report and report.waiting_for_memory else None
         share = report.argument_share if report else None
         known = node, self._own_bytes(task), held, int(self._store_bytes(node)), share
@@ -248,10 +357,10 @@ class MissingArguments:
     wait for that, every 10 s. An argument whose every copy was lost with a node is made again by its task (Ray 2.60).
     """
 
-    def __init__(self, graph: GraphBuilder, memory: ArgumentMemory) -> None:
+    def __init__(self, graph: GraphBuilder, reports: RayletReports) -> None:
         self._graph = graph
         self._index = graph.index
-        self._memory = memory
+        self._reports = reports
 
     def wait_for(self, task: Task, wait: Wait) -> Wait:
         """The wait for a lost argument or for the transfer of one, in place of one for a scheduler that has resources.
@@ -259,24 +368,24 @@ class MissingArguments:
         Which of its owner's lost arguments a task takes is unknown. The wait for them is assumed if raylets report as
         many requests that wait for arguments as there are tasks that it could be; else the scheduler may be the reason.
         """
-        if not any(group.has_unknown("scheduler") for group in wait.groups):
+        if not waits_for_scheduler(wait):
             return wait
         lost = [self._graph.task(producer_task_id(ref)) for ref in self._lost(task)]
-        reports = self._reports(task)
+        reports = self._waiting(task)
         requests = sum(report.counts[WAITING_FOR_ARGUMENTS] for report in reports)
         inferred = reason("any lost argument", len(lost)) if len(lost) > 1 else None
-        if lost and requests and requests == len(self._memory.candidates):
+        if lost and requests and requests == len(self._reports.candidates):
             assumed = assumption("waits for arguments", requests, self._index.nodes[reports[0].node_id])
             found = waits_for("arguments", *lost, inferred=inferred)
             return replace(found, assumed=(assumed,), proven_groups=wait.groups)
         targets = lost or [self._transfer(report) for report in reports]
-        others = () if not lost and requests >= len(self._memory.candidates) else wait.targets
+        others = () if not lost and requests >= len(self._reports.candidates) else wait.targets
         return waits_for("arguments", *targets, *others, inferred=inferred) if targets else wait
 
-    def _reports(self, task: Task) -> list[RayletReport]:
+    def _waiting(self, task: Task) -> list[RayletReport]:
         """The reports that are younger than the request for a task, of raylets whose requests wait for arguments."""
-        reports = (one for one in self._index.snapshot.raylet_reports if one.counts.get(WAITING_FOR_ARGUMENTS))
-        return [one for one in reports if one.node_id in self._index.nodes and is_in(self._index, one, task)]
+        reports = (self._reports.about(node, task) for node in self._index.nodes.values())
+        return [one for one in reports if one and one.counts.get(WAITING_FOR_ARGUMENTS)]
 
     def _transfer(self, report: RayletReport) -> Target:
         """The transfer of arguments to a node, with what its raylet counts."""

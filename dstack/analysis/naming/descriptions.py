@@ -21,6 +21,8 @@ from dstack.observed.processes import StartPhase
 
 Row: TypeAlias = "str | Callable[..., str]"
 LONGEST_COMMAND, LONGEST_OUTPUT, LONGEST_REASON = 60, 80, 160
+WORKER_PROCESSES = "worker processes"
+NO_AFFINITY = "an affinity to a node would explain that, but Ray does not report affinities"
 PHASES: Mapping[StartPhase, str] = {
     "start": "",
     "import": " (in an import)",
@@ -170,9 +172,13 @@ def _consumer(task: vertex_facts.TaskName, process: vertex_facts.ProcessName | N
     return f"consumer of {names.task(task)}" + (f" in {names.process(process)}" if process else "")
 
 
-def _scheduler(asked: vertex_facts.Operand, although: vertex_facts.Reason | None) -> str:
-    because = f" although {in_words(although)}" if although else ""
-    return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{because}"
+def _scheduler(asked: vertex_facts.Operand, *because: vertex_facts.Reason) -> str:
+    return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{_colon(because)}"
+
+
+def _colon(because: Iterable[vertex_facts.Reason]) -> str:
+    """Reasons behind a colon."""
+    return f": {text}" if (text := "; ".join(map(in_words, because))) else ""
 
 
 def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str:
@@ -313,6 +319,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "transfer of arguments": _transfer_of_arguments,
     "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
     "waker": "unknown waker",
+    "worker start": lambda *because: f"start of a worker process{_colon(because)}",
     "written value": "value that is already written and about to be read",
     "any holder": "a holder of any of it",
     "any of": "any of {}",
@@ -426,6 +433,37 @@ REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
     "free on node": "it is free on {}",
     "no request": "it asks for no resources",
     "room for bundles": "there is room for each bundle",
+    "not said": "{}, and Ray does not say why",
+    "environment first": lambda node, parts: f"{names.node(node)} prepares its runtime environment ({parts}) first",
+    "infeasible on node": lambda node, requests: (
+        f"{names.node(node)} counts {words.plural(requests, 'request')} that no node of the cluster satisfies; "
+        f"{NO_AFFINITY}"
+    ),
+    "late starts": lambda node, late: (
+        f"{words.plural(late, 'worker process', WORKER_PROCESSES)} of {names.node(node)} died, or took too long, "
+        "before connecting"
+    ),
+    "lost starts": lambda node, starting: (
+        f"{names.node(node)} expects {words.plural(starting, 'worker process', WORKER_PROCESSES)} to connect, but none "
+        "is starting there"
+    ),
+    "no start": lambda node, requests: (
+        f"{words.plural(requests, 'request')} on {names.node(node)} {words.word(requests, 'waits', 'wait')} for a "
+        "worker process, and none has been started"
+    ),
+    "queued on node": lambda node, requests, lacking: (
+        f"{words.plural(requests, 'request')} {words.word(requests, 'waits', 'wait')} on {names.node(node)}, which "
+        f"lacks {operand_in_words(lacking)}; {NO_AFFINITY}"
+    ),
+    "reported": lambda age_s: f"as reported {words.duration(age_s)} ago",
+    "start limit": lambda node, starting, queued: (
+        f"{names.node(node)} is starting {words.plural(starting, 'worker process', WORKER_PROCESSES)}, as many as it "
+        f"may at a time, and {queued:,} more {words.word(queued, 'waits', 'wait')}"
+    ),
+    "unconnected starts": lambda node, starting: (
+        f"{words.plural(starting, 'worker process', WORKER_PROCESSES)} of {names.node(node)} "
+        f"{words.word(starting, 'has', 'have')} not connected yet"
+    ),
 }
 
 
@@ -461,6 +499,7 @@ ASSUMPTIONS: Mapping[vertex_facts.AssumptionKind, Row] = {
     "does not fail": "{} does not fail: its source shows no exception",
     "dropped value": "only code of its process drops a value that was read from a graph's channel and not copied",
     "idle library": "library code that was idle in every reading stays idle",
+    "keeps node": "the request for {} stays on {}, where Ray queues it, as one with an affinity to that node",
     "lock holder": _lock_holder,
     "only the ends": "only the processes at the other ends of its pipes, sockets or file locks can end the wait",
     "nothing stops": "nothing cancels or kills one of them, as {} could",

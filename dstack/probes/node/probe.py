@@ -193,7 +193,8 @@ class NodeProbe:
         ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
         unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
         answer = self._answer(processes, unchanged, starting, began_at, deadline)
-        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(raylet_reports(of_nodes)))
+        reports = tuple(raylet_reports(of_nodes, families.started))
+        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports)
 
     def record(self, targets: Sequence[ReadTarget], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""

@@ -158,10 +158,12 @@ def _of_unknown(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
     assert isinstance(first.key, UnknownKey)
     if first.key.what in ("argument memory", "transfer of arguments"):
         return f"{MEMORY} what fills the object stores, and where the arguments are"
+    if first.subject.what == "worker start":
+        return f"`tail -n 5 {LOGS}/raylet.err {LOGS}/worker-*.err` on that node shows why no worker process connects"
     if first.key.is_scheduler:
         return (
             f"`grep num_ {LOGS}/debug_state.txt` on each node counts what requests wait for: workers, memory or other "
-            "nodes. The resources are free, yet Ray has not placed this one"
+            "nodes"
         )
     if first.key.is_setup:
         return f"`tail {LOGS}/runtime_env_setup-*.log` on its node shows how far the installation is"

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport
 from dstack.probes.node.procfs import proc
@@ -35,6 +35,8 @@ ANY_JOB = "f" * 8
 """The job in the environment of a worker that was started before any job needs it."""
 MAX_BETWEEN = 3
 """The most programs between a raylet and a worker."""
+WORKER_WORDS = 64
+"""How many words of a command are searched for a worker's script: a container or shell may begin it."""
 FOLDER, FILE = "--log_dir=", "debug_state.txt"
 MAX_BYTES = 1 << 20
 """How much of the file is read: each worker has a line in it."""
@@ -51,7 +53,7 @@ COUNTS: Mapping[str, RayletCount] = {
     "num_waiting_for_remote_node_resources": "waiting for other nodes",
     "num_tasks_waiting_for_workers": "waiting for workers",
     "Waiting leases size": "waiting for arguments",
-    "num_worker_not_started_by_registration_timeout": "late registrations",
+    "process_failed_pending_registration": "late registrations",
     "process_failed_rate_limited": "starts over the limit",
     "process_failed_runtime_env_setup_failed": "failed environments",
     "num PYTHON pending start requests": "pending starts",
@@ -131,7 +133,9 @@ def _digest(node_id: str, pid: int, birth: proc.Birth) -> str:
     return hashlib.sha224(f"{node_id} {pid} {birth.start_ticks}".encode()).hexdigest()
 
 
-def raylet_reports(raylets: Iterable[tuple[str, int]]) -> Iterator[RayletReport]:
+def raylet_reports(
+    raylets: Iterable[tuple[str, int]], children: Mapping[int, Collection[int]]
+) -> Iterator[RayletReport]:
     """What these raylets, by the ids of their nodes, last wrote about their queues, as far as that can be read.
 
     It is in ``debug_state.txt`` of a raylet's folder for logs, every 10 s, and in no reply of a raylet or of the GCS.
@@ -140,7 +144,14 @@ def raylet_reports(raylets: Iterable[tuple[str, int]]) -> Iterator[RayletReport]
     found = dict(raylets)
     for node_id, folder in log_folders(found.items()).items():
         if report := _report(node_id, found[node_id], os.path.join(folder, FILE)):
-            yield report
+            yield replace(report, starting=sum(map(_is_starting, children.get(found[node_id], ()))))
+
+
+def _is_starting(pid: int) -> bool:
+    """Whether a child of a raylet is to become a worker: one that has connected shows another title."""
+    words = proc.command(pid, WORKER_WORDS)
+    figures = proc.figures(pid) if any(script in word for word in words for script in WORKER_SCRIPTS) else None
+    return figures is not None and figures.state != "Z"
 
 
 def log_folders(raylets: Iterable[tuple[str, int]]) -> dict[str, str]:

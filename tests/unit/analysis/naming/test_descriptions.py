@@ -47,8 +47,8 @@ def test_each_kind_of_fact_has_words(kinds: Any, rows: Mapping[str, object]) -> 
         (subject("thread", 7, ProcessName(sort="driver")), "thread 7 of driver"),
         (subject("room for request", ResourceRequest(amounts={"CPU": 1.0})), "room for 1 CPU"),
         (
-            subject("scheduler", None, reason("no request")),
-            "scheduler, which has not placed it although it asks for no resources",
+            subject("scheduler", None, reason("not said", reason("no request"))),
+            "scheduler, which has not placed it: it asks for no resources, and Ray does not say why",
         ),
         (
             never(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed.node import EnvironmentSetup, StartingWorker
+from dstack.observed.node import EnvironmentSetup, RayletReport, StartingWorker
 from dstack.probes.node.probe import NodeProbe, Others
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.raylets import (
@@ -102,7 +102,7 @@ import os, subprocess, sys
 environment = {**os.environ, "RAY_JOB_ID": "01000000"}
 child = subprocess.Popen(sys.argv[3:], env=environment)
 print("ready", child.pid, flush=True)
-sys.exit(child.wait())
+child.wait()
 """
 SCRIPT = """
 import time
@@ -125,11 +125,15 @@ def script(folder: Path, name: str = "default_worker.py") -> str:
 
 
 @contextmanager
-def starting(folder: Path, command: list[str]) -> Iterator[int]:
-    """A process named as a raylet that has started this command; yields the command's pid."""
+def starting(folder: Path, command: list[str], *, stays: bool = False) -> Iterator[int]:
+    """A process named as a raylet that has started this command; yields the command's pid.
+
+    Where it ``stays``, it does not end with the command.
+    """
     raylet = folder / "raylet"
     raylet.symlink_to(os.path.realpath(sys.executable))
     words = [str(raylet), "-c", RAYLET_OF_WORKERS, f"--node_id={NODE}", f"--log_dir={folder}", *command]
+    words[2] += SLEEP if stays else ""
     with running(words, dict(os.environ), folder / "output") as child:
         child.wait_for_line("ready", deadline_s=30)
         line = child.line("ready ")
@@ -204,22 +208,55 @@ num_tasks_waiting_for_workers: 2
 Total size of pinned lease arguments: 83886080
 WorkerPool:
 - process_failed_rate_limited: 231
+- process_failed_pending_registration: 4
 - num PYTHON pending start requests: 3
 - num idle workers: 0
 """
 
 
 def test_the_report_of_a_raylet_is_read(tmp_path: Path) -> None:
+    def reports() -> list[RayletReport]:
+        return list(raylet_reports(raylets([NODE], proc.children()), proc.children()))
+
     with starting(tmp_path, [sys.executable, script(tmp_path)]):
-        assert list(raylet_reports(raylets([NODE], proc.children()))) == []
+        assert reports() == []
         (tmp_path / "debug_state.txt").write_text(REPORT)
-        (report,) = raylet_reports(raylets([NODE], proc.children()))
+        (report,) = reports()
         (tmp_path / "debug_state.txt").write_text(REPORT.replace("lease", "task"))
-        (older,) = raylet_reports(raylets([NODE], proc.children()))
+        (older,) = reports()
         (tmp_path / "debug_state.txt").write_text(REPORT.replace(NODE, OTHER))
-        assert list(raylet_reports(raylets([NODE], proc.children()))) == []
+        assert reports() == []
 
     assert (report.node_id, report.waiting_for_memory, report.argument_bytes) == (NODE, 1, 80 * 2**20)
-    assert report.counts == {"waiting for workers": 2, "starts over the limit": 231, "pending starts": 3}
+    assert report.counts == {
+        "waiting for workers": 2,
+        "starts over the limit": 231,
+        "pending starts": 3,
+        "late registrations": 4,
+    }
+    assert report.starting == 1
     assert report.written_at == pytest.approx((tmp_path / "debug_state.txt").stat().st_mtime, abs=60)
     assert older.argument_bytes == report.argument_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "starting_workers"),
+    [
+        (["/bin/sh", "-c", "sleep 1000; exit", "SCRIPT"], 1),
+        ([sys.executable, "-c", SLEEP, "ray::IDLE"], 0),
+        (["/bin/sh", "-c", "exit 3", "SCRIPT"], 0),
+    ],
+    ids=["a program that is to run a worker", "another process", "a program that has ended"],
+)
+def test_worker_processes_that_have_not_connected_are_counted(
+    words: list[str], starting_workers: int, tmp_path: Path
+) -> None:
+    path = script(tmp_path)
+    (tmp_path / "debug_state.txt").write_text(REPORT)
+    with starting(tmp_path, [path if word == "SCRIPT" else word for word in words], stays=True):
+
+        def count() -> int | None:
+            (report,) = raylet_reports(raylets([NODE], proc.children()), proc.children())
+            return report.starting
+
+        wait_until(lambda: count() == starting_workers, deadline_s=20, what=lambda: f"{count()}")
