@@ -50,12 +50,14 @@ class TaskTimes(Model, frozen=True):
     """The times at which a task entered its states, by the clocks of the hosts that reported them.
 
     ``states`` maps Ray's TaskStatus by name to the time when the latest ``attempt`` entered it. ``submitted_at`` is
-    when the first attempt was submitted, None if the GCS has dropped it.
+    when the first attempt was submitted, None if the GCS has dropped it. ``label_options`` are the label selectors of
+    the task, which it asks for in this order.
     """
 
     attempt: Int = 0
     submitted_at: UnixTime | None = None
     states: dict[str, UnixTime] = {}
+    label_options: tuple[dict[str, str], ...] = ()
 
 
 class WorkerSample(Model, frozen=True):
@@ -163,7 +165,9 @@ class Job(Model, frozen=True):
 class Actor(Model, frozen=True):
     """An actor in the control plane; ``state`` is Ray's ActorState by name.
 
-    ``held`` is what it holds for life, by the resource names of its node. ``death_reason`` is Ray's reason by name,
+    ``held`` is what it holds for life, by the resource names of its node. Without a worker, ``node_id`` is the node
+    whose raylet has the request for it. ``fallback_labels`` are asked for where no node satisfies the
+    ``label_selector``. ``death_reason`` is Ray's reason by name,
     such as ``RAY_KILL``, or the kind of the cause if Ray gives no reason; None if unknown. ``last_error`` is the reason
     why its previous process ended, if it was restarted; Ray 2.60 reports it, 2.46 does not.
     """
@@ -182,6 +186,7 @@ class Actor(Model, frozen=True):
     required_resources: dict[str, float] = {}
     held: dict[str, float] = {}
     label_selector: dict[str, str] = {}
+    fallback_labels: tuple[dict[str, str], ...] = ()
     placement_group_id: str | None = None
     num_restarts: Int = 0
     max_restarts: Int = 0

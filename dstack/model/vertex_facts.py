@@ -61,9 +61,10 @@ class Bundles(Model, frozen=True):
 
 
 class Labels(Model, frozen=True):
-    """Labels of nodes with the asked values."""
+    """Labels of nodes with the asked values, or those of one of the ``others``."""
 
     values: dict[str, str]
+    others: tuple[dict[str, str], ...] = ()
 
 
 class RankList(Model, frozen=True):

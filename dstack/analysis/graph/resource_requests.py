@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import floor
+from typing import TypeAlias
 
 import msgspec
 
@@ -32,6 +33,7 @@ from dstack.analysis.graph.resource_holders import (
     wanted,
 )
 from dstack.analysis.graph.users import Users
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Node, PlacementGroup
 from dstack.model.vertex_facts import (
@@ -52,6 +54,8 @@ _SET = re.compile(r"in\((.*)\)")
 AWAITED_GROUP = ("PENDING", "PREPARED")
 WaitOrNever = tuple[Wait | None, Never | None]
 """The wait for something, or the reason why it can never be satisfied; both None if neither is known."""
+Selectors: TypeAlias = Sequence[Mapping[str, str]]
+"""Label selectors of which a node must satisfy one; none if any node will do."""
 MAX_PAIRS = 50_000
 """At most so many pairs of bundle and node are examined to prove that bundles do not fit on different nodes."""
 
@@ -62,6 +66,23 @@ def labels_match(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool
     A node without the label satisfies conditions with ``!``.
     """
     return all(_matches(condition, labels.get(key)) for key, condition in selector.items())
+
+
+def any_matches(selectors: Selectors, labels: Mapping[str, str]) -> bool:
+    """Whether a node's labels satisfy one of these selectors, if there are any."""
+    return not selectors or any(labels_match(selector, labels) for selector in selectors)
+
+
+def asked_labels(index: SampleIndex, task: Task) -> Selectors:
+    """The label selectors of a task, or of the actor that it creates: Ray takes the first one that a node satisfies.
+
+    Core workers report none for tasks (Ray 2.60), the task events do.
+    """
+    actor = index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
+    if actor and (actor.label_selector or actor.fallback_labels):
+        return (actor.label_selector, *actor.fallback_labels)
+    times = index.snapshot.task_times.get(task.task_id)
+    return (task.label_selector,) if task.label_selector else times.label_options if times else ()
 
 
 def _matches(condition: str, value: str | None) -> bool:
@@ -90,7 +111,7 @@ class Resources:
         group_id = _group_of(task)
         if group_id and (wait := self._wait_for_group(group_id)):
             return wait, None
-        wait, never = self.wait_of(task.required_resources, self._selector_of(task), group_id)
+        wait, never = self.wait_of(task.required_resources, asked_labels(self._index, task), group_id)
         return (self._on_its_node(task, wait) if wait else None), never
 
     def _on_its_node(self, task: Task, wait: Wait) -> Wait:
@@ -102,7 +123,7 @@ class Resources:
         if actor is None or actor.worker_id or not any(group.has_unknown("scheduler") for group in wait.groups):
             return wait
         missing = next((amounts for node, amounts in self.places_for(task) if node.node_id == actor.node_id), {})
-        if not missing or len(self._index.snapshot.samples) < 2:
+        if not missing:
             return wait
         node = self._index.nodes[actor.node_id or ""]
         room = self._room(self._shortages(node, missing), plain(missing))
@@ -111,10 +132,10 @@ class Resources:
 
     def places_for(self, task: Task) -> Sequence[tuple[Node, Amounts]]:
         """The nodes that could ever run a task, or the actor that it creates, each with what is missing there now."""
-        request, selector = wanted(task.required_resources), self._selector_of(task)
-        key = (tuple(request.items()), tuple(sorted(selector.items())))
+        request, selectors = wanted(task.required_resources), asked_labels(self._index, task)
+        key = (tuple(request.items()), _key_of(selectors))
         if key not in self._places:
-            self._places[key] = [(node, self.missing(request, node)) for node in self._able(request, selector)]
+            self._places[key] = [(node, self.missing(request, node)) for node in self._able(request, selectors)]
         return self._places[key]
 
     def asked_by(self, task: Task) -> ResourceRequest | None:
@@ -122,36 +143,30 @@ class Resources:
         request = wanted(task.required_resources)
         return self._asked(request, _group_of(task)) if request else None
 
-    def _selector_of(self, task: Task) -> Mapping[str, str]:
-        actor = self._index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
-        return {**task.label_selector, **actor.label_selector} if actor else task.label_selector
-
-    def _able(self, request: Amounts, selector: Mapping[str, str]) -> list[Node]:
+    def _able(self, request: Amounts, selectors: Selectors) -> list[Node]:
         """The nodes that could ever satisfy a request."""
-        return [n for n in self.nodes if fits(request, self.holders.total(n)) and labels_match(selector, n.labels)]
+        return [n for n in self.nodes if fits(request, self.holders.total(n)) and any_matches(selectors, n.labels)]
 
-    def wait_of(
-        self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None
-    ) -> WaitOrNever:
-        """Why ``required`` is not available now on one node with these labels, perhaps in a placement group."""
-        request, selector = wanted(required), selector or {}
-        key = (tuple(request.items()), tuple(sorted(selector.items())), group_id)
+    def wait_of(self, required: Amounts, selectors: Selectors = (), group_id: str | None = None) -> WaitOrNever:
+        """Why ``required`` is not available now on one node with such labels, perhaps in a placement group."""
+        request = wanted(required)
+        key = (tuple(request.items()), _key_of(selectors), group_id)
         if key not in self._known:
-            self._known[key] = self._find(request, selector, group_id)
+            self._known[key] = self._find(request, selectors, group_id)
         return self._known[key]
 
-    def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> WaitOrNever:
-        able = self._able(request, selector)
+    def _find(self, request: Amounts, selectors: Selectors, group_id: str | None) -> WaitOrNever:
+        able = self._able(request, selectors)
         asked = self._asked(request, group_id)
         if not able:
-            return self._never_satisfied(request, selector, group_id, asked)
+            return self._never_satisfied(request, selectors, group_id, asked)
         free = next((node for node in able if not self.missing(request, node)), None)
         if free is not None:
             because = reason("free on node", free) if request else reason("no request")
             key = (free.node_id, tuple(request.items()), group_id)
             return self.not_placed(asked if request else None, because, *key), None
         rooms = [self._shortages(node, self.missing(request, node)) for node in able]
-        others = [] if group_id else self._other_nodes(request, selector, asked)
+        others = [] if group_id else self._other_nodes(request, selectors, asked)
         return self._any_of(rooms, others, tuple(request.items())), None
 
     def _asked(self, request: Amounts, group_id: str | None) -> ResourceRequest:
@@ -162,7 +177,7 @@ class Resources:
         return ResourceRequest(amounts=plain(request), bundle=bundle, is_in_group=True, group=group)
 
     def _never_satisfied(
-        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: ResourceRequest
+        self, request: Amounts, selectors: Selectors, group_id: str | None, asked: ResourceRequest
     ) -> WaitOrNever:
         """The wait for what no present node could ever satisfy: for another node, or never."""
         if group_id and not self._is_known(group_id):
@@ -172,13 +187,13 @@ class Resources:
             return waits_for("resources", room), None
         if group_id:
             return None, never("unsatisfiable", asked, reason("lacking bundle"))
-        because = self._lacking_resource(request, selector)
-        return self.without_node(request, selector, asked if request else None, because)
+        because = self._lacking_resource(request, selectors)
+        return self.without_node(request, selectors, asked if request else None, because)
 
     def without_node(
         self,
         request: Amounts,
-        selector: Mapping[str, str],
+        selectors: Selectors,
         asked: ResourceRequest | Bundles | None,
         because: Reason,
         satisfies: Satisfies | None = None,
@@ -187,7 +202,7 @@ class Resources:
 
         ``satisfies`` says whether other nodes would; by default one that has the ``request`` and the labels does.
         """
-        if others := self._other_nodes(request, selector, asked, because, satisfies):
+        if others := self._other_nodes(request, selectors, asked, because, satisfies):
             return self._resource_wait(others, 1, plain(request)), None
         joined_s = self._graph.membership.joined_s
         if joined_s is None:
@@ -197,7 +212,7 @@ class Resources:
     def _other_nodes(
         self,
         request: Amounts,
-        selector: Mapping[str, str],
+        selectors: Selectors,
         asked: ResourceRequest | Bundles | None,
         because: Reason | None = None,
         satisfies: Satisfies | None = None,
@@ -209,19 +224,19 @@ class Resources:
         """
 
         def fits_on_one(nodes: Sequence[Node]) -> bool:
-            return any(fits(request, node.resources) and labels_match(selector, node.labels) for node in nodes)
+            return any(fits(request, node.resources) and any_matches(selectors, node.labels) for node in nodes)
 
         satisfies = satisfies or fits_on_one
         group = asked.group if isinstance(asked, Bundles) else None
         refused = self._autoscaling.refusal(request, group)
         if self._index.snapshot.autoscaler and not (refused and because):
             return [self._autoscaler(refused, request, satisfies if because else None)]
-        expected = self._lost(request, selector, satisfies) or refused
+        expected = self._lost(request, selectors, satisfies) or refused
         if because and not expected:
             expected = self._graph.membership.last_change() or next(self._autoscaling.platform_events(), None)
         if expected is None:
             return []
-        owner = (tuple(request.items()), tuple(sorted(selector.items())), group.placement_group_id if group else None)
+        owner = (tuple(request.items()), _key_of(selectors), group.placement_group_id if group else None)
         new = subject("new node", group or asked, because, expected)
         return [self._graph.unknown("new node", *owner, subject=new)]
 
@@ -233,13 +248,13 @@ class Resources:
         name, owner = self._index.snapshot.autoscaler or "", (tuple(request.items()),) if own else ()
         return self._graph.unknown("autoscaler", *owner, subject=subject("autoscaler", name, *reports))
 
-    def _lost(self, request: Amounts, selector: Mapping[str, str], satisfies: Satisfies) -> Reason | None:
+    def _lost(self, request: Amounts, selectors: Selectors, satisfies: Satisfies) -> Reason | None:
         """The lost node that would satisfy a request, with what it had of it."""
         lost = self._graph.membership.lost(satisfies)
         if lost is None:
             return None
         node, until = lost
-        labels = {name: node.labels[name] for name in selector if name in node.labels}
+        labels = {name: node.labels[name] for one in selectors for name in one if name in node.labels}
         amounts = {name: node.resources[name] for name in request if name in node.resources}
         return reason("lost node", node, Labels(values=labels) if labels else ResourceRequest(amounts=amounts), until)
 
@@ -253,7 +268,7 @@ class Resources:
             for node_id in places
         )
 
-    def _lacking_resource(self, request: Amounts, selector: Mapping[str, str]) -> Reason:
+    def _lacking_resource(self, request: Amounts, selectors: Selectors) -> Reason:
         """The first resource that rules out every node, with the most any node has of it."""
         for name, amount in request.items():
             most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
@@ -261,8 +276,8 @@ class Resources:
                 is_nowhere = most <= EPSILON
                 most_of_node = ResourceRequest(amounts={name: most})
                 return reason("lacking resource", name) if is_nowhere else reason("most of a node", most_of_node)
-        if selector:
-            labels = Labels(values=dict(selector))
+        if selectors:
+            labels = Labels(values=dict(selectors[0]), others=tuple(map(dict, selectors[1:])))
             return reason("lacking nodes with labels", labels) if request else reason("lacking labels", labels)
         return reason("not all on one node")
 
@@ -361,9 +376,14 @@ class Resources:
     def wait_for_any_holder(self, request: Amounts, asked: Bundles, satisfies: Satisfies, key: AnyKey) -> Wait | None:
         """The wait for any holder of these resources on any node, or for another node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
-        targets = [*held, *self._other_nodes(request, {}, asked, satisfies=satisfies)]
+        targets = [*held, *self._other_nodes(request, (), asked, satisfies=satisfies)]
         wait = self._resource_wait(targets, 1, plain(request))
         return self._graph.shared(key, wait, most=FEW, room=subject("any holder")) if targets else None
+
+
+def _key_of(selectors: Selectors) -> Id:
+    """What identifies these label selectors."""
+    return tuple(tuple(sorted(selector.items())) for selector in selectors)
 
 
 def _group_of(task: Task) -> str | None:
@@ -389,7 +409,7 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
         return cannot_hold(group.strategy, bundles, [*totals, *(node.resources for node in others)]) is None
 
     if why:
-        return resources.without_node(summed(bundles), {}, asked, why, satisfies)
+        return resources.without_node(summed(bundles), (), asked, why, satisfies)
     return _wait_for_bundles(resources, asked, bundles, satisfies), None
 
 

@@ -105,7 +105,7 @@ NAMES: Mapping[type, Callable[..., str]] = {
     Actor: names.actor,
     vertex_facts.Bundles: _bundles,
     Job: _job,
-    vertex_facts.Labels: lambda value: words.listed([f"{name}: {asked}" for name, asked in value.values.items()]),
+    vertex_facts.Labels: lambda value: words.listed(list(map(names.labels, (value.values, *value.others))), " or "),
     Node: names.node,
     PlacementGroup: names.placement_group,
     ProcessGroup: names.process_group,

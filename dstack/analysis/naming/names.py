@@ -285,3 +285,8 @@ def _known(jobs: list[Job]) -> str:
     shown = [f"{job.job_id} ({script(job.entrypoint)})" if job.entrypoint else job.job_id for job in jobs[:SHOWN_JOBS]]
     rest = f" and {len(jobs) - SHOWN_JOBS} more" if len(jobs) > SHOWN_JOBS else ""
     return f"Known jobs: {', '.join(shown)}{rest}." if shown else "No job runs."
+
+
+def labels(values: Mapping[str, str]) -> str:
+    """``zone: eu and disk: ssd``."""
+    return listed([f"{name}: {value}" for name, value in values.items()])

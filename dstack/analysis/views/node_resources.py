@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.graph.resource_holders import EPSILON, fits, in_group, summed, wanted
-from dstack.analysis.graph.resource_requests import labels_match
+from dstack.analysis.graph.resource_requests import Selectors, any_matches, asked_labels
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -169,7 +169,7 @@ class _Pinned:
 
     index: SampleIndex
     request: Mapping[str, float]
-    selector: Mapping[str, str]
+    selectors: Selectors
     able: tuple[Node, ...]
     free_elsewhere: tuple[tuple[Node, str], ...]
 
@@ -177,8 +177,8 @@ class _Pinned:
         """The resources and labels that a node lacks."""
         total = _total(self.index, node)
         yield from (name for name, amount in self.request.items() if total.get(name, 0.0) < amount - EPSILON)
-        labels = ((key, value) for key, value in self.selector.items() if not labels_match({key: value}, node.labels))
-        yield from (f"label {key}: {value}" for key, value in labels)
+        if not any_matches(self.selectors, node.labels):
+            yield f"label {words.listed(list(map(names.labels, self.selectors)), ' or ')}"
 
 
 def _pinned_tasks(index: SampleIndex) -> Iterator[tuple[Task, _Pinned]]:
@@ -186,24 +186,19 @@ def _pinned_tasks(index: SampleIndex) -> Iterator[tuple[Task, _Pinned]]:
     for task in index.tasks.values():
         if task.state != "PENDING_NODE_ASSIGNMENT" or task.kind == "ACTOR_TASK" or task.placement_group_id:
             continue
-        request, selector = wanted(task.required_resources), _selector(index, task)
+        request, selectors = wanted(task.required_resources), asked_labels(index, task)
         if task.task_id in index.worker_of_task or any(map(in_group, request)):
             continue
-        key = (*request.items(), "labels", *sorted(selector.items()))
+        key = (*request.items(), *(tuple(sorted(one.items())) for one in selectors))
         if key not in known:
-            known[key] = _pinned(index, request, selector)
+            known[key] = _pinned(index, request, selectors)
         if known[key].free_elsewhere:
             yield task, known[key]
 
 
-def _selector(index: SampleIndex, task: Task) -> Mapping[str, str]:
-    actor = index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
-    return {**task.label_selector, **(actor.label_selector if actor else {})}
-
-
-def _pinned(index: SampleIndex, request: Mapping[str, float], selector: Mapping[str, str]) -> _Pinned:
+def _pinned(index: SampleIndex, request: Mapping[str, float], selectors: Selectors) -> _Pinned:
     alive = [node for node in index.snapshot.nodes if node.alive and node.node_id in index.sample.available]
-    able = [node for node in alive if fits(request, _total(index, node)) and labels_match(selector, node.labels)]
+    able = [node for node in alive if fits(request, _total(index, node)) and any_matches(selectors, node.labels)]
     short = [{name for name in request if _lacks(index, node, name, request[name])} for node in able]
     scarce = set.intersection(*short) if short else set()
     found = [
@@ -213,7 +208,7 @@ def _pinned(index: SampleIndex, request: Mapping[str, float], selector: Mapping[
         for name in sorted(scarce)
         if name not in COMMON and not name.startswith("node:") and not _lacks(index, node, name, request[name])
     ]
-    return _Pinned(index, request, selector, tuple(able), tuple(found))
+    return _Pinned(index, request, selectors, tuple(able), tuple(found))
 
 
 def _lacks(index: SampleIndex, node: Node, name: str, amount: float) -> bool:

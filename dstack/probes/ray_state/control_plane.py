@@ -333,6 +333,7 @@ def _actor(row: Any) -> Actor:
         required_resources=dict(row.required_resources),
         held={held.name: sum(part.quantity for part in held.resource_ids) for held in row.resource_mapping},
         label_selector=dict(getattr(row, "label_selector", {})),
+        fallback_labels=label_options(row)[1:],
         placement_group_id=_id(row.placement_group_id),
         num_restarts=row.num_restarts,
         max_restarts=row.max_restarts,
@@ -340,6 +341,21 @@ def _actor(row: Any) -> Actor:
         death_reason=_death_reason(row.death_cause),
         ended_at=_seconds(row.end_time),
     )
+
+
+def label_options(row: Any) -> tuple[dict[str, str], ...]:
+    """The label selector of an actor or task, then those of its fallback strategy; Ray 2.46 has neither."""
+    options = row.fallback_strategy.options if hasattr(row, "fallback_strategy") else ()
+    others = ({c.label_key: _condition(c) for c in option.label_selector.label_constraints} for option in options)
+    found = (dict(getattr(row, "label_selector", {})), *others)
+    return found if any(found) else ()
+
+
+def _condition(constraint: Any) -> str:
+    """``eu``, ``in(eu,us)`` or ``!in(eu,us)``, as Ray writes one in a selector."""
+    values = ",".join(constraint.label_values)
+    inside = values if len(constraint.label_values) == 1 else f"in({values})"
+    return f"!{inside}" if constraint.operator == common_pb2.LABEL_OPERATOR_NOT_IN else inside
 
 
 def actors_of(rows: Iterable[Any], gone: Mapping[str, GoneWorker]) -> Iterator[Actor]:

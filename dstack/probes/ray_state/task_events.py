@@ -41,7 +41,7 @@ from dstack.probes.connection.rpc import CallFailure
 from dstack.probes.node.core_worker_replies import KINDS, group_asked_for
 from dstack.probes.node.ray_messages import name_of
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
-from dstack.probes.ray_state.control_plane import GUESSES
+from dstack.probes.ray_state.control_plane import GUESSES, label_options
 from dstack.probes.ray_state.event_source import ask_for_events
 from dstack.probes.ray_state.repeated_calls import (
     EndedCall,
@@ -252,7 +252,7 @@ def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) 
     replies = ask_for_events(cluster, [partial(_request_of_task, task_id) for task_id in task_ids], timeout_s).replies
     pairs = zip(task_ids, replies, strict=True)
     known = {task_id: reply.events_by_task for task_id, reply in pairs if not isinstance(reply, CallFailure)}
-    return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
+    return {task_id: times for task_id, attempts in known.items() if (times := times_of(attempts))}
 
 
 def _request_of_task(task_id: str) -> Any:
@@ -261,14 +261,16 @@ def _request_of_task(task_id: str) -> Any:
     return request
 
 
-def _times(attempts: Iterable[Any]) -> TaskTimes | None:
+def times_of(attempts: Iterable[Any]) -> TaskTimes | None:
     """The states of the latest attempt, and the beginning of the first, if that is still kept."""
-    rows = {row.attempt_number: states_of(row.state_updates.state_ts_ns) for row in attempts}
-    if not rows:
+    by_number = {row.attempt_number: row for row in attempts}
+    if not by_number:
         return None
+    rows = {number: states_of(row.state_updates.state_ts_ns) for number, row in by_number.items()}
     latest = max(rows)
     submitted_at = min(rows[0].values(), default=None) if 0 in rows else None
-    return TaskTimes(attempt=latest, submitted_at=submitted_at, states=rows[latest])
+    labels = label_options(by_number[latest].task_info)
+    return TaskTimes(attempt=latest, submitted_at=submitted_at, states=rows[latest], label_options=labels)
 
 
 def ask_history(cluster: Cluster, limit: int, timeout_s: float) -> tuple[TaskHistory | None, Failure | None]:

@@ -12,6 +12,7 @@ from dstack.analysis.findings.group_ranks import has_lost_rank
 from dstack.analysis.findings.kinds.open_chain import lost_with
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.graph.resource_requests import asked_labels
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -65,9 +66,8 @@ def _change_of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
 def _change_of_selector(narrator: Narrator, vertex: Vertex) -> str | None:
     """The label selector of a task or actor, if it has one."""
     task = narrator.index.tasks.get(vertex.task_id or "")
-    actor = narrator.index.actors.get(task.actor_id or "") if task else None
-    asked = {**(task.label_selector if task else {}), **(actor.label_selector if actor else {})}
-    labels = listed([f"{name}: {value}" for name, value in asked.items()])
+    asked = asked_labels(narrator.index, task) if task else ()
+    labels = listed(list(map(names.labels, asked)), " or ")
     return f"Change the label selector of {describe(vertex)} ({labels})" if asked else None
 
 
@@ -184,11 +184,10 @@ def _request(reduced: ReducedGraph, vertex: Vertex) -> object:
         return vertex.worker_id, vertex.never
     if task is None:
         return vertex.key
-    actor = reduced.index.actors.get(task.actor_id or "")
-    selector = {**task.label_selector, **(actor.label_selector if actor else {})}
+    selectors = tuple(tuple(sorted(one.items())) for one in asked_labels(reduced.index, task))
     called_actor = task.actor_id if task.kind == "ACTOR_TASK" else None
     resources = tuple(sorted(task.required_resources.items()))
-    return task.name, called_actor, resources, tuple(sorted(selector.items())), task.placement_group_id
+    return task.name, called_actor, resources, selectors, task.placement_group_id
 
 
 def _sentence(facts: FindingFacts, because: str) -> str:

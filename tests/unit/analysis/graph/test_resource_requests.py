@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.graph.builder import MANY
 from dstack.analysis.graph.resource_requests import labels_match
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
+from dstack.model.snapshot import Node, TaskTimes
 from tests.unit.analysis.graph.resource_requests import NOTHING, holders, labels, never, pending
-from tests.unit.scenes import Scene, groups_of
+from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 
 # Resources of running tasks
 
@@ -385,3 +387,73 @@ def test_an_actor_that_asks_for_absent_labels_is_infeasible() -> None:
     scene.actors[-1] = replace(actor, label_selector={"zone": "b"})
 
     assert never(scene, creation.key) == "asks for 1 CPU, but no node with that has the labels zone: b"
+
+
+def test_a_fallback_strategy_lets_an_actor_wait_for_other_nodes() -> None:
+    scene = Scene()
+    scene.nodes[0:] = [replace(scene.node(free=NOTHING, CPU=1.0), labels={"zone": "a"})]
+    driver = scene.driver(scene.nodes[0])
+    _, holder = scene.run("compute", by=driver, CPU=1.0)
+    actor, creation = scene.pending_actor("Trainer", driver, CPU=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+    actor = scene.becomes(actor, label_selector={"zone": "b"}, fallback_labels=({"zone": "a"},))
+
+    assert groups_of(scene.wait_of(creation)) == [(1, [holder.key])]
+    scene.becomes(actor, fallback_labels=({"zone": "c"},))
+    assert never(scene, creation.key) == "asks for 1 CPU, but no node with that has the labels zone: b or zone: c"
+
+
+def test_the_task_events_have_the_labels_of_a_task() -> None:
+    scene = Scene()
+    scene.node(CPU=1.0)
+    call = pending(scene, scene.driver(), CPU=1.0)
+    times = {call.task.task_id: TaskTimes(label_options=({"zone": "b"}, {"zone": "c"}))}
+
+    (finding,) = diagnose(replace(scene.sample().sample().snapshot(), task_times=times)).findings
+
+    assert finding.summary.endswith("it asks for 1 CPU, but no node with that has the labels zone: b or zone: c")
+    assert "(zone: b or zone: c)" in str(finding.advice)
+
+
+# A node that a request stays on
+
+
+def queued_actor(scene: Scene, node: Node | None) -> tuple[SceneProcess, Call]:
+    """An actor that waits in its call for another, whose request is queued on the node that it has itself."""
+    nodes = [scene.node(free={"CPU": 1.0}, CPU=2.0), scene.node(CPU=2.0)]
+    driver = scene.driver(nodes[1])
+    parent = scene.actor("Parent", nodes[0], held={"CPU": 1.0})
+    go = scene.call(parent, "go", by=driver)
+    driver.gets(go)
+    actor, creation = scene.pending_actor("Child", parent, CPU=2.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+    call = scene.call(actor, "ping", by=parent)
+    call.becomes(state="PENDING_NODE_ASSIGNMENT")
+    parent.runs(go).gets(call)
+    scene.becomes(actor, node_id=node.node_id if node else nodes[0].node_id)
+    return parent, creation
+
+
+def test_a_request_for_an_actor_that_stays_on_a_full_node_waits_for_its_holders() -> None:
+    scene = Scene()
+    parent, creation = queued_actor(scene, None)
+
+    wait = scene.sample().second_sample().wait_of(creation)
+    (finding,) = scene.diagnose().findings
+
+    assert parent.actor is not None
+    assert labels(scene, wait) == [f"end of actor Parent {parent.actor.actor_id[:8]}, which holds 1 CPU"]
+    assert (finding.kind, finding.confirmed) == ("deadlock", False)
+    (assumed,) = finding.assumed
+    assert assumed.endswith("stays on node 10.0.0.1, where Ray queues it, as one with an affinity to that node")
+
+
+def test_a_request_on_a_node_with_room_waits_for_the_scheduler() -> None:
+    scene = Scene()
+    other = scene.node(CPU=2.0)
+    _, creation = queued_actor(scene, other)
+
+    assert scene.sample().second_sample().diagnose().verdict == "running"
+    assert labels(scene, scene.wait_of(creation)) == [
+        "scheduler, which has not placed 2 CPU: it is free on node 10.0.0.1, and Ray does not say why"
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace as dataclass_replace
 
+import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
@@ -505,3 +506,90 @@ def test_pinned_arguments_on_a_node_without_tasks_may_be_those_of_an_ended_one()
     (finding,) = diagnosis.findings
     assert "(none was seen to run there: Ray may have kept those of an ended one)" in str(finding.explanation)
     assert diagnosis.verdict == "running"
+
+
+# What raylets report of the start of worker processes
+
+
+def delayed(
+    counts: dict[RayletCount, int],
+    *,
+    environment: tuple[str, ...] = (),
+    reported_s: float = 5.0,
+    starting: int = 0,
+) -> tuple[Diagnosis, str]:
+    """A task without a worker by a raylet's counts, ``reported_s`` ago, and what it waits for."""
+    scene, call = pending(environment)
+    snapshot = scene.sample().sample().snapshot()
+    report = RayletReport(
+        node_id=scene.nodes[0].node_id, written_at=TAKEN_AT - reported_s, counts=counts, starting=starting
+    )
+    times = {call.task.task_id: TaskTimes(states={ASSIGNED: TAKEN_AT - 8.0})}
+    diagnosis = diagnose(replace(snapshot, raylet_reports=(report,), task_times=times))
+    wait = diagnosis.vertices[call.key].wait
+    assert wait is not None
+    return diagnosis, describe(diagnosis.vertices[next(iter(wait.targets)).vertex])
+
+
+WAITING: dict[RayletCount, int] = {"waiting for workers": 1}
+NODE = "node 10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("counts", "starting", "reasons"),
+    [
+        (
+            {"pending registrations": 2, "pending starts": 3},
+            2,
+            f"{NODE} is starting 2 worker processes, as many as it may at a time, and 3 more wait",
+        ),
+        (
+            {"pending registrations": 1, "late registrations": 4},
+            0,
+            f"{NODE} expects 1 worker process to connect, but none is starting there; 4 worker processes of {NODE} "
+            "died, or took too long, before connecting",
+        ),
+        ({"pending registrations": 1}, 1, f"1 worker process of {NODE} has not connected yet"),
+        ({}, 0, f"1 request on {NODE} waits for a worker process, and none has been started"),
+    ],
+)
+def test_the_counts_of_a_raylet_say_what_delays_the_start_of_a_worker(
+    counts: dict[RayletCount, int], starting: int, reasons: str
+) -> None:
+    diagnosis, awaited = delayed({**WAITING, **counts}, starting=starting)
+
+    assert awaited == f"start of a worker process: {reasons}; as reported 6.2 s ago"
+    assert diagnosis.verdict == "running"
+    assert "worker-*.err" in str(diagnosis.findings[0].advice)
+
+
+def test_an_environment_is_prepared_before_a_worker_starts() -> None:
+    _, awaited = delayed(WAITING, environment=("env_vars", "working_dir"))
+
+    assert f"{NODE} prepares its runtime environment (working_dir) first" in awaited
+
+
+def test_requests_that_no_node_satisfies_are_named() -> None:
+    _, awaited = delayed({"infeasible requests": 1})
+
+    assert awaited.startswith(f"scheduler, which has not placed 1 CPU: {NODE} counts 1 request that no node of the")
+
+
+def test_a_report_from_before_the_request_says_nothing_of_it() -> None:
+    _, awaited = delayed(WAITING, reported_s=7.9)
+
+    assert awaited == f"scheduler, which has not placed 1 CPU: it is free on {NODE}, and Ray does not say why"
+
+
+def test_a_request_that_waits_on_a_node_without_room_is_named() -> None:
+    scene, call = pending(())
+    full = scene.node(free={}, CPU=2.0)
+    report = RayletReport(node_id=full.node_id, written_at=TAKEN_AT, counts={"waiting for other nodes": 1})
+    times = {call.task.task_id: TaskTimes(states={ASSIGNED: TAKEN_AT - 8.0})}
+    snapshot = replace(scene.sample().sample().snapshot(), raylet_reports=(report,), task_times=times)
+
+    (finding,) = diagnose(snapshot).findings
+
+    lacks = f"1 request waits on node {full.ip}, which lacks 1 CPU; an affinity to a node would explain that"
+    assert lacks in finding.summary
+    assert finding.kind == "running"

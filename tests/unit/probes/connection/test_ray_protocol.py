@@ -19,7 +19,7 @@ from dstack.probes.node.ray_messages import NEW, Filled, Piece, Protocol, Unusab
 from dstack.probes.node.wire import CoreWorker, Questions
 from dstack.probes.ray_state import control_plane
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
-from dstack.probes.ray_state.task_events import failed_tasks, history_of
+from dstack.probes.ray_state.task_events import failed_tasks, history_of, times_of
 from tests.versions.doctored import Doctored, doctored_pool
 
 POOL = protocol().pool
@@ -129,7 +129,10 @@ def core_worker(of: Protocol, pool: Any = POOL, *, sparse: bool = False) -> Any:
 
 def task_events(of: Protocol, pool: Any = POOL) -> Any:
     reply = checked(of, reply_of("GetTaskEvents", pool))
-    return reply if isinstance(reply, CallFailure) else (history_of(reply, 1.0), failed_tasks(reply.events_by_task))
+    if isinstance(reply, CallFailure):
+        return reply
+    rows = reply.events_by_task
+    return history_of(reply, 1.0), failed_tasks(rows), times_of(rows)
 
 
 class Recorder(Protocol):

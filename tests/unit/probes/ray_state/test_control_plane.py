@@ -8,7 +8,11 @@ import pytest
 from ray.core.generated import common_pb2, gcs_pb2
 
 from dstack.probes.connection.rpc import CallFailure
-from dstack.probes.ray_state.control_plane import is_of_one_driver, live_workers
+from dstack.probes.ray_state.control_plane import (
+    is_of_one_driver,
+    label_options,
+    live_workers,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,13 @@ def test_a_driver_with_an_uncaught_exception_is_found_by_its_job() -> None:
     assert (driver.worker_id, driver.node_id, driver.ip, driver.port) == ("01", "02", "10.0.0.1", 9000)
     assert (driver.pid, driver.is_driver) == (77, True)
     assert (worker.worker_id, worker.pid, worker.is_driver) == ("03", 78, False)
+
+
+def test_the_labels_of_a_fallback_strategy_come_after_the_selector() -> None:
+    row = common_pb2.TaskInfoEntry(label_selector={"zone": "in(a,b)"})
+    for operator, values in (("IN", ["c"]), ("NOT_IN", ["d", "e"])):
+        constraints = row.fallback_strategy.options.add().label_selector.label_constraints
+        constraints.add(label_key="zone", operator=f"LABEL_OPERATOR_{operator}", label_values=values)
+
+    assert label_options(row) == ({"zone": "in(a,b)"}, {"zone": "c"}, {"zone": "!in(d,e)"})
+    assert label_options(common_pb2.TaskInfoEntry()) == ()

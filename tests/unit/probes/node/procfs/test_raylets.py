@@ -128,12 +128,12 @@ def script(folder: Path, name: str = "default_worker.py") -> str:
 def starting(folder: Path, command: list[str], *, stays: bool = False) -> Iterator[int]:
     """A process named as a raylet that has started this command; yields the command's pid.
 
-    Where it ``stays``, it does not end with the command.
+    Where it ``stays``, it does not wait for the command, as it is busy.
     """
     raylet = folder / "raylet"
     raylet.symlink_to(os.path.realpath(sys.executable))
     words = [str(raylet), "-c", RAYLET_OF_WORKERS, f"--node_id={NODE}", f"--log_dir={folder}", *command]
-    words[2] += SLEEP if stays else ""
+    words[2] = words[2].replace("child.wait()", SLEEP) if stays else words[2]
     with running(words, dict(os.environ), folder / "output") as child:
         child.wait_for_line("ready", deadline_s=30)
         line = child.line("ready ")
