@@ -22,7 +22,7 @@ class Recogniser:
     ``only_directs`` acts for the user's code, and waits for other actors that run it. The name of the actor must match
     as well, because a class of the user may have the same name. ``id`` distinguishes a part that other code of dstack
     refers to. The library ``calls_only_for_state`` an actor whose thread executes its work. Of several actors with one
-    name, each is a ``unit``.
+    name, each is a ``unit``. ``group`` is what the placement groups are for that it creates.
     """
 
     class_name: str
@@ -36,3 +36,4 @@ class Recogniser:
     id: str = ""
     calls_only_for_state: bool = False
     unit: str = ""
+    group: str = ""

@@ -82,6 +82,7 @@ class Bundle(Model, frozen=True):
 
     resources: dict[str, float]
     node_id: str | None = None
+    label_selector: dict[str, str] = {}
 
 
 class PlacementGroup(Model, frozen=True):

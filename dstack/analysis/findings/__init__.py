@@ -21,6 +21,7 @@ from dstack.analysis.findings.last_words import Logs, next_step
 from dstack.analysis.findings.last_words import headline as in_headline
 from dstack.analysis.findings.last_words import steps as steps_of_logs
 from dstack.analysis.findings.narration import Narrator, more
+from dstack.analysis.findings.node_room import room_steps
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
@@ -162,6 +163,7 @@ def _explanation(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
     draft = facts.draft
     yield from KINDS[draft.kind].steps(facts, narrator)
+    yield from room_steps(facts)
     yield from map(step_of_failure, facts.failed_before)
     yield from memory_kills(facts)
     yield from library_steps(facts)

@@ -72,7 +72,9 @@ class Pending:
         vertex = Vertex(
             key=GroupKey(group.placement_group_id),
             kind="placement group",
-            subject=subject("placement group", group),
+            subject=subject(
+                "placement group", group, self._resources.holders.of_libraries.get(group.placement_group_id)
+            ),
             placement_group_id=group.placement_group_id,
             wait=wait,
             never=never,

@@ -23,11 +23,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import subjects
+from dstack.analysis.index.ray_libraries import groups_of_libraries
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Target, Vertex
 from dstack.model.snapshot import Actor, Node, PlacementGroup, Worker
@@ -138,6 +140,11 @@ class Holders:
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
+
+    @cached_property
+    def of_libraries(self) -> dict[str, str]:
+        """What libraries have made placement groups for, by id."""
+        return groups_of_libraries(self._index)
 
     def total(self, node: Node) -> Amounts:
         """All resources of a node, with those of the placement groups on it."""
@@ -263,7 +270,7 @@ class Holders:
         vertex = Vertex(
             key=AnyKey("removal", (group.placement_group_id,)),
             kind="lifetime",
-            subject=subject("removal", group, Bundles(group=group)),
+            subject=subject("removal", group, Bundles(group=group), self.of_libraries.get(group.placement_group_id)),
         )
         return self._users.alternatives.add(vertex, lambda: self._removers(group))
 

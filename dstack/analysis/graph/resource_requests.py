@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import floor
 from typing import TypeAlias
 
@@ -35,7 +36,7 @@ from dstack.analysis.graph.resource_holders import (
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
-from dstack.model.snapshot import Node, PlacementGroup
+from dstack.model.snapshot import Bundle, Node, PlacementGroup
 from dstack.model.vertex_facts import (
     Bundles,
     Labels,
@@ -373,6 +374,14 @@ class Resources:
 
     # For placement groups
 
+    def lacking_labels(self, bundles: Sequence[Bundle], others: Sequence[Node] = ()) -> Reason | None:
+        """The labels of the first bundle that no node has, nor one of the others."""
+        nodes = (*self.nodes, *others)
+        for labels in (bundle.label_selector for bundle in bundles if bundle.label_selector):
+            if not any(labels_match(labels, node.labels) for node in nodes):
+                return reason("lacking labels", Labels(values=dict(labels)))
+        return None
+
     def wait_for_any_holder(self, request: Amounts, asked: Bundles, satisfies: Satisfies, key: AnyKey) -> Wait | None:
         """The wait for any holder of these resources on any node, or for another node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
@@ -395,18 +404,43 @@ def _group_of(task: Task) -> str | None:
 # Placement groups
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What must be on one node: a task or actor, a bundle of a placement group, or all of them (STRICT_PACK)."""
+
+    resources: Amounts
+    selectors: Selectors = ()
+
+
+def units_of(group: PlacementGroup) -> list[Unit]:
+    """The different units of a placement group that are not placed."""
+    missing = _missing(group)
+    if group.strategy == "STRICT_PACK":
+        labels = {name: value for bundle in missing for name, value in bundle.label_selector.items()}
+        return [Unit(summed(wanted(bundle.resources) for bundle in missing), (labels,) if labels else ())]
+    units = (Unit(wanted(b.resources), (b.label_selector,) if b.label_selector else ()) for b in missing)
+    return list({(tuple(unit.resources.items()), _key_of(unit.selectors)): unit for unit in units}.values())
+
+
+def _missing(group: PlacementGroup) -> Sequence[Bundle]:
+    """The bundles that are not placed; all if all were."""
+    return [bundle for bundle in group.bundles if bundle.node_id is None] or group.bundles
+
+
 def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
     """Why a placement group is not placed, or why it can never be."""
-    missing = [wanted(bundle.resources) for bundle in group.bundles if bundle.node_id is None]
-    bundles = missing or [wanted(bundle.resources) for bundle in group.bundles]
+    missing = _missing(group)
+    bundles = [wanted(bundle.resources) for bundle in missing]
     asked = Bundles(group=group, has_strategy=True)
     totals = [resources.holders.total(node) for node in resources.nodes]
     why = cannot_hold(group.strategy, bundles, totals)
+    why = why or resources.lacking_labels(missing)
     if group.scheduling_state == "INFEASIBLE":
         why = why or reason("bundles do not fit")
 
     def satisfies(others: Sequence[Node]) -> bool:
-        return cannot_hold(group.strategy, bundles, [*totals, *(node.resources for node in others)]) is None
+        fit = cannot_hold(group.strategy, bundles, [*totals, *(node.resources for node in others)]) is None
+        return fit and resources.lacking_labels(missing, others) is None
 
     if why:
         return resources.without_node(summed(bundles), (), asked, why, satisfies)
@@ -415,10 +449,9 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
 
 def _wait_for_bundles(resources: Resources, asked: Bundles, bundles: Sequence[Amounts], satisfies: Satisfies) -> Wait:
     group = asked.group
-    units = [summed(bundles)] if group.strategy == "STRICT_PACK" else bundles
     free = [resources.holders.available(node) for node in resources.nodes]
-    short = [unit for unit in _distinct(units) if not any(fits(unit, amounts) for amounts in free)]
-    waits = [wait for unit in short if (wait := resources.wait_of(unit)[0])]
+    found = [resources.wait_of(unit.resources, unit.selectors)[0] for unit in units_of(group)]
+    waits = [wait for wait in found if wait and not any(part.has_unknown("scheduler") for part in wait.groups)]
     if waits:
         groups = tuple(dict.fromkeys(part for wait in waits for part in wait.groups))
         if len(waits) == 1:

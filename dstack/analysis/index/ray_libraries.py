@@ -84,6 +84,17 @@ def part_of(actor: Actor | None) -> LibraryPart | None:
     return part(actor.class_name, actor.name, actor.actor_id) if actor else None
 
 
+def groups_of_libraries(index: SampleIndex) -> dict[str, str]:
+    """What libraries have made placement groups for, by id: ``Train's worker group``, ``Tune trial 1a2b3c4d``."""
+    inside = ((one.placement_group_id, part_of(one)) for one in index.actors.values() if one.placement_group_id)
+    found = {group_id: f"{one.name}{one.which}" for group_id, one in inside if group_id and one}
+    for group in index.placement_groups.values():
+        creator = part_of(index.actors.get(group.creator_actor_id or ""))
+        if creator and creator.recogniser.group:
+            found[group.placement_group_id] = creator.recogniser.group
+    return found
+
+
 def thread_name(name: str) -> str:
     """The name of a thread; for Ray Data's executors without the id of the dataset."""
     return data.EXECUTOR if name.startswith(data.EXECUTOR) else name

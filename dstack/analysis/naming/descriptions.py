@@ -181,6 +181,11 @@ def _colon(because: Iterable[vertex_facts.Reason]) -> str:
     return f": {text}" if (text := "; ".join(map(in_words, because))) else ""
 
 
+def _placement_group(group: PlacementGroup, made_for: str | None) -> str:
+    """``placement group 1a2b3c4d (Train's worker group)``, with what a library has made it for."""
+    return names.placement_group(group) + (f" ({made_for})" if made_for else "")
+
+
 def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str:
     """``worker process that has been starting for 12 s (imports torch)``."""
     where = f" ({imported})" if phase == "import" and imported else PHASES[phase]
@@ -256,7 +261,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "transfer": "{} of tensors {:.8}",
     "arguments of no task": "none was seen to run there: Ray may have kept those of an ended one",
     "pinned arguments": _pinned_arguments,
-    "placement group": "{}",
+    "placement group": _placement_group,
     "ready ref": "PlacementGroup.ready()",
     "value": "value of {:.8}",
     "actor in no list": "actor that the control plane does not list",
@@ -331,7 +336,9 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "job": "code of job {}",
     "rank": "{} of {}",
     "receivers": "a task that received it as an argument",
-    "removal": "removal of {}, which holds {}",
+    "removal": lambda group, bundles, made_for: (
+        f"removal of {_placement_group(group, made_for)}, which holds {operand_in_words(bundles)}"
+    ),
     "room anywhere": "room on any node",
     "room for arguments": _room_for_arguments,
     "room on node": "room on {}",

@@ -36,7 +36,9 @@ HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
 """Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
 
 PARTS = (
-    Recogniser(r"TrainController", "Train's controller", which=" {id}", only_directs=True),
+    Recogniser(
+        r"TrainController", "Train's controller", which=" {id}", only_directs=True, group="Train's worker group"
+    ),
     Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}", calls_only_for_state=True),
     Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}", only_directs=True),
     Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),

@@ -118,6 +118,7 @@ PIECES = (
         is_vital=True,
     ),
     Piece("the placement groups", "Bundle", "unit_resources:map node_id:bytes", is_vital=True),
+    Piece("the labels that bundles ask for", "Bundle", "label_selector:map", since=NEW),
     Piece("the names of placement groups", "PlacementGroupTableData", "name:text ray_namespace:text"),
     Piece("how placement groups are placed", "PlacementGroupTableData", "strategy:enum stats:PlacementGroupStats"),
     Piece(

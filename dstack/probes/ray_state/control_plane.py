@@ -401,13 +401,18 @@ def _placement_group(row: Any) -> PlacementGroup:
         namespace=row.ray_namespace,
         state=name_of(states, row.state),
         strategy=name_of(common_pb2.PlacementStrategy, row.strategy),
-        bundles=tuple(Bundle(resources=dict(b.unit_resources), node_id=_id(b.node_id)) for b in row.bundles),
+        bundles=tuple(map(_bundle, row.bundles)),
         job_id=_id(row.creator_job_id),
         creator_actor_id=_id(row.creator_actor_id),
         is_detached=row.is_detached,
         scheduling_state=name_of(gcs_pb2.PlacementGroupStats.SchedulingState, row.stats.scheduling_state),
         requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
     )
+
+
+def _bundle(row: Any) -> Bundle:
+    labels = dict(getattr(row, "label_selector", {}))
+    return Bundle(resources=dict(row.unit_resources), node_id=_id(row.node_id), label_selector=labels)
 
 
 METADATA_REQUEST: Request = (

@@ -14,6 +14,7 @@ from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
 from dstack.analysis.findings.narration import Narrator, group_by_step, more
+from dstack.analysis.findings.node_room import scattered
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.shared_calls import shared_call_steps
 from dstack.analysis.index.ray_libraries import library_of
@@ -113,7 +114,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{narrator.name(last.vertex)} waits in {last.call}{narrator.line(last.vertex)}{through}"
     if last and last.vertex is waiter and (pipe := full_pipe_in_words(narrator.index, waiter)):
         return f"{describe(waiter)} waits in {last.call}{narrator.line(waiter)}{pipe}"
-    scarce = _scarce(facts.draft, first)
+    scarce = _scarce(facts, first)
     if waiter and not scarce and _are_ends(facts, waiter):
         return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}"
     waits = f"{_waiters(facts)} {words.word(len(facts.own_members), 'waits', 'wait')}"
@@ -197,11 +198,11 @@ def _without_ends(facts: FindingFacts, narrator: Narrator) -> str:
     )
 
 
-def _scarce(draft: Draft, first: Vertex) -> str:
-    """`` because not enough GPU is free``, if resources that are not free are waited for."""
-    if not draft.resources or isinstance(first.key, UnknownKey) or is_start(first):
+def _scarce(facts: FindingFacts, first: Vertex) -> str:
+    """`` because not enough GPU is free``, if resources that are not free, or not on one node, are waited for."""
+    if not facts.draft.resources or isinstance(first.key, UnknownKey) or is_start(first):
         return ""
-    return f" because not enough {words.listed(draft.resources)} is free"
+    return f" because {scattered(facts) or f'not enough {words.listed(facts.draft.resources)} is free'}"
 
 
 def _waiters(facts: FindingFacts) -> str:

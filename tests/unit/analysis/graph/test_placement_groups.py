@@ -26,6 +26,25 @@ def test_a_placement_group_holds_its_resources_until_it_is_removed() -> None:
     assert labels(scene, wait) == ["removal of placement group trainers, which holds 1 bundle: 1 GPU"]
 
 
+def test_a_placement_group_of_a_library_is_named_by_what_it_is_for() -> None:
+    scene = Scene()
+    node = scene.node(free=NOTHING, GPU=2.0)
+    controller = scene.actor("TrainController")
+    assert controller.actor is not None
+    made = scene.group("CREATED", bundle(node, GPU=1.0), creator_actor_id=controller.actor.actor_id)
+    other = scene.group("CREATED", bundle(node, GPU=1.0))
+    trial = scene.actor("ImplicitFunc", placement_group_id=other.placement_group_id)
+    assert trial.actor is not None
+
+    wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
+
+    assert labels(scene, wait) == [
+        f"removal of placement group {made.placement_group_id[:8]} (Train's worker group), which holds 1 bundle: 1 GPU",
+        f"removal of placement group {other.placement_group_id[:8]} (Tune trial {trial.actor.actor_id[:8]}), "
+        "which holds 1 bundle: 1 GPU",
+    ]
+
+
 def test_a_task_waits_for_its_placement_group() -> None:
     scene = Scene()
     node = scene.node(free=NOTHING, CPU=1.0)
