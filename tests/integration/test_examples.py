@@ -41,7 +41,8 @@ MAY_HEAR = {"hangs/gate_without_slot": "stalled", "look_alikes/event_set_by_slee
 UNSUITABLE: dict[str, str] = {}
 """Programs without the expected verdict on these versions of Ray and Python, with the reason."""
 if "label_selector" not in gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name:
-    UNSUITABLE["hangs/label_of_no_node"] = "this version of Ray does not choose nodes by labels"
+    by_labels = ("hangs/label_of_no_node", "hangs/task_label_of_no_node", "look_alikes/label_by_fallback")
+    UNSUITABLE |= dict.fromkeys(by_labels, "this version of Ray does not choose nodes by labels")
 if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):
     reason = "this version of Ray has no backpressure for async generators"
     UNSUITABLE |= dict.fromkeys(("hangs/async_backpressure", "look_alikes/async_stream_slow_consumer"), reason)

@@ -78,7 +78,8 @@ def _scattered_in_words(name: str, free: Sequence[float], amount: float) -> str:
     most = _amount(name, {name: max(free)})
     where = f"{most} on each of {len(free)} nodes" if max(free) - min(free) < EPSILON else f"at most {most} on a node"
     total = _amount(name, {name: sum(free)})
-    return f"{total} are free, {where}, and {_amount(name, {name: amount})} must be on one"
+    are_free = "is free" if sum(free) <= 1 else "are free"
+    return f"{total} {are_free}, {where}, and {_amount(name, {name: amount})} must be on one"
 
 
 def _lacking_units(facts: FindingFacts) -> list[Unit]:

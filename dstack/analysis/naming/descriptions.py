@@ -447,8 +447,8 @@ REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
         f"{NO_AFFINITY}"
     ),
     "late starts": lambda node, late: (
-        f"{words.plural(late, 'worker process', WORKER_PROCESSES)} of {names.node(node)} died, or took too long, "
-        "before connecting"
+        f"since its raylet started, {words.plural(late, 'worker process', WORKER_PROCESSES)} of {names.node(node)} "
+        "died, or took too long, before connecting"
     ),
     "lost starts": lambda node, starting: (
         f"{names.node(node)} expects {words.plural(starting, 'worker process', WORKER_PROCESSES)} to connect, but none "

@@ -49,7 +49,7 @@ def test_too_little_on_all_nodes_together_is_not_enough(asked: float, free: floa
 
 
 def test_bundles_that_must_be_together_are_one_request() -> None:
-    scene, driver = busy(3.0)
+    scene, _ = busy(3.0)
     scene.group("PENDING", Bundle(resources={"GPU": 2.0}), Bundle(resources={"GPU": 2.0}), strategy="STRICT_PACK")
 
     (finding,) = scene.sample().second_sample().diagnose().findings
@@ -58,7 +58,7 @@ def test_bundles_that_must_be_together_are_one_request() -> None:
 
 
 def test_labels_of_bundles_are_asked_for_too() -> None:
-    scene, driver = busy(2.0)
+    scene, _ = busy(2.0)
     scene.nodes[1] = replace(scene.nodes[1], labels={"zone": "a"})
     group = scene.group("PENDING", Bundle(resources={"GPU": 1.0}, label_selector={"zone": "b"}))
 

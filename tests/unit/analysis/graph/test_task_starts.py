@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
+from dstack.files.snapshot_file import load
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Node, Snapshot, TaskTimes
 from dstack.observed.node import EnvironmentSetup, RayletCount, RayletReport, Ref
 from dstack.probes.node.core_worker_replies import environment_parts
+from tests.examples.recorded import recorded
 from tests.unit.scenes import TAKEN_AT, Call, Scene, SceneProcess
 
 PIP = ("env_vars", "pip")
@@ -546,8 +548,8 @@ NODE = "node 10.0.0.1"
         (
             {"pending registrations": 1, "late registrations": 4},
             0,
-            f"{NODE} expects 1 worker process to connect, but none is starting there; 4 worker processes of {NODE} "
-            "died, or took too long, before connecting",
+            f"{NODE} expects 1 worker process to connect, but none is starting there; since its raylet started, 4 "
+            f"worker processes of {NODE} died, or took too long, before connecting",
         ),
         ({"pending registrations": 1}, 1, f"1 worker process of {NODE} has not connected yet"),
         ({}, 0, f"1 request on {NODE} waits for a worker process, and none has been started"),
@@ -593,3 +595,19 @@ def test_a_request_that_waits_on_a_node_without_room_is_named() -> None:
     lacks = f"1 request waits on node {full.ip}, which lacks 1 CPU; an affinity to a node would explain that"
     assert lacks in finding.summary
     assert finding.kind == "running"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hangs/workers_die_at_start", "expects 1 worker process to connect, but none is starting there"),
+        (
+            "look_alikes/worker_behind_slow_program",
+            "2 worker processes, as many as it may at a time, and 3 more",
+        ),
+    ],
+)
+def test_what_real_raylets_report_of_starts(name: str, reason: str) -> None:
+    (finding,) = diagnose(load(recorded(name))).findings
+
+    assert reason in finding.summary
