@@ -118,6 +118,7 @@ class RayletReports:
         self._index = index
         self._resources = resources
         self._reports = {report.node_id: report for report in index.snapshot.raylet_reports}
+        self._has_one_time = index.snapshot.has_one_time
 
     def of(self, node: Node) -> RayletReport | None:
         """The last report from a node."""
@@ -125,10 +126,10 @@ class RayletReports:
 
     def about(self, node: Node, task: Task) -> RayletReport | None:
         """The last report from a node, if it is known to be younger than the request for a task."""
-        times = self._index.snapshot.task_times.get(task.task_id)
+        report = self.of(node) if self._has_one_time else None
+        times = self._index.snapshot.task_times.get(task.task_id) if report else None
         since = times.states.get(ASSIGNED) if times else None
-        report = self.of(node)
-        if report is None or since is None or not self._index.snapshot.has_one_time:
+        if report is None or since is None:
             return None
         return report if since + SENT_S < report.written_at else None
 
@@ -172,12 +173,13 @@ class Delays:
         """The wait for what delays a task, in place of one for a scheduler; the same wait if no report shows that."""
         if not waits_for_scheduler(wait):
             return wait
-        if starts := [delay for node in self._nodes(task) for delay in self._starts(node, task)]:
-            start = subject("worker start", *starts[:MAX_DELAYS], self._reports.age(starts))
+        found = (delay for node in self._nodes(task) for delay in self._starts(node, task))
+        if starts := list(islice(found, MAX_DELAYS)):
+            start = subject("worker start", *starts, self._reports.age(starts))
             return waits_for("executor", self._graph.unknown("scheduler", *_ids(starts), subject=start))
-        if queues := list(self._queues(task)):
+        if queues := list(islice(self._queues(task), MAX_DELAYS)):
             asked = self._resources.asked_by(task)
-            scheduler = subject("scheduler", asked, *queues[:MAX_DELAYS], self._reports.age(queues))
+            scheduler = subject("scheduler", asked, *queues, self._reports.age(queues))
             return waits_for(
                 "resources", self._graph.unknown("scheduler", *_ids(queues), str(asked), subject=scheduler)
             )
