@@ -275,17 +275,20 @@ class Calibration:
         }
 
     def _generator_states(self, frame: int) -> dict[str, Any]:
-        """The last byte before the frame that differs between fresh and suspended ones, and its values."""
+        """The last byte before the frame that changes when one is suspended, and its values."""
+
+        def read(generator: Any) -> tuple[int, ...]:
+            return struct.unpack(f"<{frame}b", self._memory.read(id(generator), frame))
+
         yielding = iter_once()
+        fresh = read(yielding)
         next(yielding)
-        known = self._known.created, yielding, self._known.suspended
-        bytes_of = zip(*(struct.unpack(f"<{frame}b", self._memory.read(id(one), frame)) for one in known), strict=True)
-        rows = [(at, *states) for at, states in enumerate(bytes_of) if max(map(abs, states)) < MAX_STATE]
-        at, created, *suspended = next(row for row in reversed(rows) if row[1] not in row[2:])
+        suspended = read(yielding)
+        at = next(at for at in reversed(range(frame)) if fresh[at] != suspended[at] and abs(fresh[at]) < MAX_STATE)
         return {
             "generator_state": at,
-            "created_state": created,
-            "suspended_states": tuple(dict.fromkeys(suspended)),
+            "created_state": fresh[at],
+            "suspended_states": tuple(dict.fromkeys((suspended[at], read(self._known.suspended)[at]))),
         }
 
     def _stack_top(self, frame: int) -> dict[str, int]:
