@@ -136,8 +136,8 @@ def _print_text(chosen: ChosenStacks, by: By) -> None:
 def logs(who: str, finding: int | None, file: str | None, address: str | None, timeout_s: float) -> None:
     """Print the last lines of logs: of the processes with the words WHO, or of a finding.
 
-    WHO are words of an actor, call, function, file, process ("pid 7"), node ("node 10.0.0.1") or rank (rank:3). Of each
-    log there are the last lines, and before them those that say something known; secrets are masked.
+    WHO are words of an actor, call, function, file, process ("pid 7"), rank (rank:3) or node ("node 10.0.0.1"), also of
+    its raylet ("raylet"). Of each log there are the last lines, and before them those that say something known.
     """
     from dstack.cli.output import console_text, print_text
 
@@ -165,7 +165,7 @@ def logs(who: str, finding: int | None, file: str | None, address: str | None, t
 def _tails(analysed: AnalysedSnapshot, who: str, finding: int | None) -> list[LogTail]:
     """Raises :class:`UsageError` if there is no such finding, no such process, or no log of it."""
     from dstack.analysis.stacks.stack_tree import TextFilter
-    from dstack.report.logs_text import tails_of_finding, tails_of_workers
+    from dstack.report.logs_text import tails_of_finding, tails_of_nodes, tails_of_workers
 
     if finding is not None:
         findings = analysed.diagnosis.findings
@@ -173,12 +173,11 @@ def _tails(analysed: AnalysedSnapshot, who: str, finding: int | None) -> list[Lo
             raise UsageError(f"The report has {plural(len(findings), 'finding')}, so no finding {finding}.", NO_FINDING)
         tails = tails_of_finding(analysed, findings[finding - 1])
     else:
-        workers = analysed.stacks.found(TextFilter(who))
-        if not workers:
-            raise UsageError(
-                f"No worker or driver has the words {who!r}.", "List them with: dstack stacks --by process"
-            )
-        tails = tails_of_workers(analysed, workers)
+        words = TextFilter(who)
+        workers, of_nodes = analysed.stacks.found(words), tails_of_nodes(analysed, words)
+        if not workers and not of_nodes:
+            raise UsageError(f"No process has the words {who!r}.", "List them with: dstack stacks --by process")
+        tails = [*of_nodes, *tails_of_workers(analysed, workers)]
     if not tails:
         raise UsageError("These processes have written no log that can be read.", NO_LOG)
     return tails

@@ -94,8 +94,9 @@ class ClusterProbe:
             reason = NO_NODE if self._inventory.nodes else STARTING
             self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
-        extras = Extras(children=True, starting=True, finished_spans=self._observed.history is not None)
-        logs_of = self._inventory.workers if self._logs == "all" else ()
+        is_history_wanted, reads_all_logs = self._observed.history is not None, self._logs == "all"
+        extras = Extras(children=True, starting=True, finished_spans=is_history_wanted, logs_of_nodes=reads_all_logs)
+        logs_of = self._inventory.workers if reads_all_logs else ()
         self._sample(self._inventory, wanted, budget, extras, logs_of)
 
     def take_second_sample(

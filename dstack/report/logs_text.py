@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dstack.analysis.findings.last_words import MEANINGS, Logs, without_time
+from dstack.analysis.stacks.stack_tree import TextFilter
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Finding
 from dstack.observed.node import LogKind, LogLine, LogTail
@@ -20,6 +21,14 @@ def tails_of_workers(analysed: AnalysedSnapshot, worker_ids: Iterable[str]) -> l
     """The logs of these workers and drivers, in their order."""
     by_worker = grouped((tail.worker_id, tail) for tail in analysed.snapshot.log_tails)
     return [tail for worker_id in worker_ids for tail in by_worker.get(worker_id, ())]
+
+
+def tails_of_nodes(analysed: AnalysedSnapshot, words: TextFilter) -> list[LogTail]:
+    """The logs of the raylets and agents of the nodes with these words, and what workers printed that ended there."""
+    about = {
+        node.node_id: f"raylet agent node {node.ip} {node.hostname} {node.node_id}" for node in analysed.snapshot.nodes
+    }
+    return [tail for tail in analysed.snapshot.log_tails if tail.node_id and words.among(about.get(tail.node_id, ""))]
 
 
 def tails_of_finding(analysed: AnalysedSnapshot, finding: Finding) -> list[LogTail]:

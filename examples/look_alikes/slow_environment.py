@@ -6,7 +6,7 @@ quarter of an hour. Until then the task has a CPU, but no worker.
 Expected: running
 Members: driver slow_environment.py, train
 Points at: print(ray.get(train.remote()))
-Next step: `tail /tmp/ray/session_latest/logs/runtime_env_setup-*.log` on its node
+Next step: shows how far the installation is
 """
 
 import os

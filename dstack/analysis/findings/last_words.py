@@ -20,7 +20,7 @@ from dstack.analysis.naming import names
 from dstack.model.diagnosis import Advice, FindingKind, LastWords, Step
 from dstack.model.vertex_facts import ProcessName
 from dstack.model.vertex_keys import UnknownKey
-from dstack.observed.node import LogKind, LogLine, LogTail
+from dstack.observed.node import LogKind, LogLine, LogStream, LogTail
 from dstack.words import base_name, duration, grouped, time_of_day, times
 
 SHOWN_LINES = 3
@@ -73,6 +73,7 @@ TELLING: frozenset[LogKind] = frozenset(
 )
 """Kinds of which one line is worth showing; others count if they repeat, or are the last that was printed."""
 ENDED: tuple[LogKind, ...] = ("thread exception", "asyncio exception")
+OF_NODE: Mapping[LogStream, str] = {"environment": "installation of a runtime environment", "GCS": "GCS"}
 OF_START = ("scheduler", "executor", "holder", "setup")
 """Unknown targets that the raylet's log may explain."""
 
@@ -100,12 +101,18 @@ class Logs:
             if _says_something(words, facts.draft.kind, self._index.snapshot.taken_at)
         ]
         if any(isinstance(end.key, UnknownKey) and end.key.what in OF_START for end in facts.ends):
-            found += (one for tail in self._of_node for one in self._words(tail, since, len(found)) if _of_node(one))
+            found += self._of_nodes(since)
         found = list(_folded(_without_copies(found)))
         found.sort(key=lambda one: (one.kind not in TELLING, one.place, -(one.at or 0.0)))
         known = {one.worker_id for one in found}
         silences = (one for one in self._silences(facts, since) if one.worker_id not in known)
         return (*found, *silences)[:SHOWN_LINES]
+
+    def _of_nodes(self, since: float | None) -> list[LastWords]:
+        """What may keep workers from their start; if nothing known does, the last warning of a raylet."""
+        found = [words for tail in self._of_node for words in self._words(tail, since, 0)]
+        last = [one for one in found if one.stream == "raylet" and one.is_last]
+        return [one for one in found if one.kind in (*MEANINGS, "exception")] or last[:1]
 
     def _workers(self, facts: FindingFacts) -> Iterator[str]:
         """The processes of a finding, the nearest to its cause first: failed ones, final blockers, members, callers."""
@@ -164,7 +171,8 @@ class Logs:
         if tail.node_id is not None:
             node = self._index.nodes.get(tail.node_id)
             of_node = f" of {names.node(node)}" if node else ""
-            return f"{tail.stream if tail.stream in ('raylet', 'agent', 'GCS') else 'agent'}{of_node}"
+            ended = f"worker process {tail.pid} that has ended" if tail.pid else None
+            return f"{ended or OF_NODE.get(tail.stream, tail.stream)}{of_node}"
         worker = self._index.workers.get(tail.worker_id or "")
         if worker is None:
             return names.process(ProcessName(sort="ended process", pid=tail.pid))
@@ -216,10 +224,6 @@ def _says_something(words: LastWords, kind: FindingKind, now: float) -> bool:
         return False
     is_noted = words.kind not in ("plain", "warning") and (words.is_last or words.count >= REPEATED)
     return kind != "deadlock" and (is_noted or (words.kind == "warning" and words.count >= REPEATED))
-
-
-def _of_node(words: LastWords) -> bool:
-    return words.kind in MEANINGS
 
 
 def _without_copies(found: list[LastWords]) -> list[LastWords]:

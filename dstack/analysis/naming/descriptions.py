@@ -177,13 +177,16 @@ def _scheduler(asked: vertex_facts.Operand, *because: vertex_facts.Reason) -> st
 
 
 def _colon(because: Iterable[vertex_facts.Reason]) -> str:
-    """Reasons behind a colon."""
-    return f": {text}" if (text := "; ".join(map(in_words, because))) else ""
+    """Reasons behind a colon; how long ago they were reported in brackets."""
+    reasons = "; ".join(in_words(one) for one in because if one.why != "reported")
+    ages = "".join(f" ({in_words(one)})" for one in because if one.why == "reported")
+    return f": {reasons}{ages}" if reasons else ""
 
 
 def _placement_group(group: PlacementGroup, made_for: str | None) -> str:
-    """``placement group 1a2b3c4d (Train's worker group)``, with what a library has made it for."""
-    return names.placement_group(group) + (f" ({made_for})" if made_for else "")
+    """``placement group 1a2b3c4d``, or ``Train's worker group (group 1a2b3c4d)`` by what a library made it for."""
+    whole = names.placement_group(group)
+    return f"{made_for} ({whole.removeprefix('placement ')})" if made_for else whole
 
 
 def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str:
@@ -324,7 +327,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "transfer of arguments": _transfer_of_arguments,
     "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
     "waker": "unknown waker",
-    "worker start": lambda *because: f"start of a worker process{_colon(because)}",
+    "worker start": lambda *because: f"start of a worker{_colon(because)}",
     "written value": "value that is already written and about to be read",
     "any holder": "a holder of any of it",
     "any of": "any of {}",
@@ -462,10 +465,10 @@ REASONS: Mapping[vertex_facts.ReasonKind, Row] = {
         f"{words.plural(requests, 'request')} {words.word(requests, 'waits', 'wait')} on {names.node(node)}, which "
         f"lacks {operand_in_words(lacking)}; {NO_AFFINITY}"
     ),
-    "reported": lambda age_s: f"as reported {words.duration(age_s)} ago",
+    "reported": lambda age_s: f"{words.duration(age_s)} ago",
     "start limit": lambda node, starting, queued: (
-        f"{names.node(node)} is starting {words.plural(starting, 'worker process', WORKER_PROCESSES)}, as many as it "
-        f"may at a time, and {queued:,} more {words.word(queued, 'waits', 'wait')}"
+        f"{names.node(node)} is starting {words.plural(starting, 'worker process', WORKER_PROCESSES)}, its most at a "
+        f"time, and {queued:,} {words.word(queued, 'waits', 'wait')}"
     ),
     "unconnected starts": lambda node, starting: (
         f"{words.plural(starting, 'worker process', WORKER_PROCESSES)} of {names.node(node)} "

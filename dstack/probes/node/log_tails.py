@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dstack.observed.node import LogKind, LogLine, LogStream, LogTail
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.redaction import masked_log_line
 
 TAIL_BYTES = 1 << 16
@@ -28,7 +29,10 @@ LAST_LINES, KNOWN_LINES = 5, 12
 LONGEST_LINE = 400
 MAX_FILES, MAX_CHILDREN = 512, 16
 """The most files that are read for one sample of a node, and child processes of a worker."""
-MAX_PATH = 1_024
+MAX_PATH, MAX_NAMES = 1_024, 5_000
+ENDED_WORKERS, RECENT_S = 3, 3600.0
+"""The worker processes that have ended whose output is read with the logs of a node."""
+ERRORS = re.compile(r"worker-[0-9a-f]{56}-[0-9a-f]{8}-(\d{1,10})\.err")
 OUTPUTS: Sequence[tuple[int, LogStream]] = ((2, "stderr"), (1, "stdout"))
 STREAMS: Mapping[str, LogStream] = {".err": "stderr", ".out": "stdout"}
 OF_NODE: Sequence[tuple[str, LogStream]] = (
@@ -174,13 +178,20 @@ class LogFiles:
                     self._read(os.path.join(folder, name), stream, worker_id=worker_id, pid=pid)
 
     def read_node(self, node_id: str) -> None:
-        """Read the logs of a node's raylet, its agent and the last installation of a runtime environment."""
-        if folder := self._folders.get(node_id):
-            setups = (os.path.join(folder, name) for name in _names(folder) if name.startswith("runtime_env_setup-"))
-            for name, stream in OF_NODE:
-                self._read(os.path.join(folder, name), stream, node_id=node_id)
-            if newest := max(setups, key=_changed_at, default=""):
-                self._read(newest, "environment", node_id=node_id)
+        """Read the logs of a node's raylet, its agent, and the last installation of a runtime environment.
+
+        Also what the last worker processes printed that have ended: they may have died before they connected.
+        """
+        if not (folder := self._folders.get(node_id)):
+            return
+        for name, stream in OF_NODE:
+            self._read(os.path.join(folder, name), stream, node_id=node_id)
+        names = _names(folder)
+        for path in _newest(folder, (name for name in names if name.startswith("runtime_env_setup-")), 1):
+            self._read(path, "environment", node_id=node_id)
+        ended = (name for name in names if (match := ERRORS.fullmatch(name)) and not proc.name(int(match[1])))
+        for path in _newest(folder, ended, ENDED_WORKERS):
+            self._read(path, "stderr", node_id=node_id, pid=int(path.rpartition("-")[2].removesuffix(".err")))
 
     def _read(
         self,
@@ -370,8 +381,14 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _changed_at(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+def _newest(folder: str, names: Iterable[str], most: int) -> list[str]:
+    """The paths of these files that were last changed, a short time ago, and are not empty."""
+    found: list[tuple[float, str]] = []
+    for name in islice(names, MAX_NAMES):
+        try:
+            about = os.stat(path := os.path.join(folder, name))
+        except OSError:
+            continue
+        if about.st_size and about.st_mtime > time.time() - RECENT_S:
+            found.append((about.st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)[:most]]

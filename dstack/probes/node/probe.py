@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -124,11 +124,17 @@ class NodeProbe:
         else:
             answer = NodeAnswer(clock=(time.time(), time.time()))
         if logs := request.get("logs"):
-            answer = replace(answer, log_tails=self._log_tails(logs, request["nodes"], options))
+            answer = replace(answer, log_tails=self._log_tails(logs, answer.starting, request["nodes"], options))
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
 
-    def _log_tails(self, wanted: LogRequest, node_ids: Collection[str], options: SampleOptions) -> tuple[LogTail, ...]:
+    def _log_tails(
+        self,
+        wanted: LogRequest,
+        starting: Iterable[StartingWorker],
+        node_ids: Collection[str],
+        options: SampleOptions,
+    ) -> tuple[LogTail, ...]:
         """The ends of the logs of workers: of a process that is the expected one by its output, else by its id."""
         families = Families()
         files = LogFiles(log_folders(raylets(node_ids, families.started)), time.monotonic() + options["deadline_s"])
@@ -139,6 +145,8 @@ class NodeProbe:
                 files.read_worker(process.worker_id, process.pid, families.below(process.pid))
             else:
                 files.read_gone(one["node_id"], process.worker_id, process.pid)
+        for worker in starting:
+            files.read_worker(worker.worker_id, worker.process.pid, families.below(worker.process.pid))
         for node_id in node_ids if wanted["of_nodes"] else ():
             files.read_node(node_id)
         return tuple(files.tails)

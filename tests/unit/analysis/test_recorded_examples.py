@@ -35,7 +35,16 @@ MACHINERY = (
 """What only serves a library."""
 VAGUE = re.compile(r"[Ff]ind out|takes long|what delays|[Ii]nspect")
 COMMANDS = re.compile(r"`([^`]+)`")
-PROGRAMS = ("dstack stacks", "dstack graph", "dstack record", "ray ", "serve status", "tail /tmp/ray/", "grep num_ ")
+PROGRAMS = (
+    "dstack stacks",
+    "dstack logs",
+    "dstack graph",
+    "dstack record",
+    "ray ",
+    "serve status",
+    "tail /tmp/ray/",
+    "grep num_ ",
+)
 """What a next step may tell the user to run."""
 
 

@@ -16,9 +16,10 @@ from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.call_sites import ROOM_FOR_VALUES, site_of
 from dstack.model.diagnosis import Advice, Vertex
-from dstack.model.snapshot import Actor
-from dstack.model.vertex_facts import Reason
+from dstack.model.snapshot import Actor, Node
+from dstack.model.vertex_facts import Fact, Reason
 from dstack.model.vertex_keys import Unknown, UnknownKey
+from dstack.observed.node import EnvironmentSetup
 
 LOGS = "/tmp/ray/session_latest/logs"
 """Where Ray writes the logs of a node, unless it was started with another --temp-dir (Ray 2.60)."""
@@ -159,14 +160,14 @@ def _of_unknown(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
     if first.key.what in ("argument memory", "transfer of arguments"):
         return f"{MEMORY} what fills the object stores, and where the arguments are"
     if first.subject.what == "worker start":
-        return f"`tail -n 5 {LOGS}/raylet.err {LOGS}/worker-*.err` on that node shows why no worker process connects"
+        return f"{_logs_of_node(narrator, first)} shows why no worker process connects"
     if first.key.is_scheduler:
         return (
             f"`grep num_ {LOGS}/debug_state.txt` on each node counts what requests wait for: workers, memory or other "
             "nodes"
         )
     if first.key.is_setup:
-        return f"`tail {LOGS}/runtime_env_setup-*.log` on its node shows how far the installation is"
+        return f"{_logs_of_node(narrator, first)} shows how far the installation is"
     match first.key.what:
         case "autoscaler":
             return (
@@ -250,7 +251,16 @@ def tasks_named(name: str) -> str:
 
 def log_of_worker(pid: int | str) -> str:
     """The command that prints the end of what a worker process writes, before it is registered too."""
-    return f"`tail {LOGS}/worker-*-{pid}.*` on its node prints the end of its output"
+    return f'`dstack logs "pid {pid}"` prints the end of its output'
+
+
+def _logs_of_node(narrator: Narrator, first: Vertex) -> str:
+    """The command that prints the logs of the node that a vertex is about, or of all nodes."""
+    facts = (*first.subject.of, *(part for one in first.subject.of if isinstance(one, Fact) for part in one.of))
+    node = next((one for one in facts if isinstance(one, Node)), None)
+    setup = next((one for one in facts if isinstance(one, EnvironmentSetup)), None)
+    node = node or (narrator.index.nodes.get(setup.node_id) if setup else None)
+    return f'`dstack logs "{names.node(node)}"`' if node else "`dstack logs raylet`"
 
 
 def log_of(actor: Actor) -> str:
