@@ -17,7 +17,7 @@ from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import Advice, FindingKind, LastWords, Step
+from dstack.model.diagnosis import MOMENT_S, Advice, FindingKind, LastWords, Step
 from dstack.model.vertex_facts import ProcessName
 from dstack.model.vertex_keys import UnknownKey
 from dstack.observed.node import LogKind, LogLine, LogStream, LogTail
@@ -26,7 +26,7 @@ from dstack.words import base_name, duration, grouped, time_of_day, times
 SHOWN_LINES = 3
 LONGEST, SHORT = 160, 80
 """The most characters of a line, and of one in a headline."""
-STAMP = re.compile(r"^\W{0,2}\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?\W?\s*(?:-+\s*)?")
+STAMP = re.compile(r"^\W{0,2}\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?(?: [A-Z] \d+ \d+(?=\]))?\W?\s*(?:-+\s*)?")
 """The time that a line begins with."""
 REPEATED = 3
 """A warning that is printed so often says something."""
@@ -100,18 +100,20 @@ class Logs:
             for words in self._words(tail, since, place)
             if _says_something(words, facts.draft.kind, self._index.snapshot.taken_at)
         ]
-        if any(isinstance(end.key, UnknownKey) and end.key.what in OF_START for end in facts.ends):
-            found += self._of_nodes(since)
+        found += self._of_nodes(facts, since)
         found = list(_folded(_without_copies(found)))
         found.sort(key=lambda one: (one.kind not in TELLING, one.place, -(one.at or 0.0)))
         known = {one.worker_id for one in found}
         silences = (one for one in self._silences(facts, since) if one.worker_id not in known)
         return (*found, *silences)[:SHOWN_LINES]
 
-    def _of_nodes(self, since: float | None) -> list[LastWords]:
-        """What may keep workers from their start; if nothing known does, the last warning of a raylet."""
-        found = [words for tail in self._of_node for words in self._words(tail, since, 0)]
-        last = [one for one in found if one.stream == "raylet" and one.is_last]
+    def _of_nodes(self, facts: FindingFacts, since: float | None) -> list[LastWords]:
+        """What may keep workers from their start; the last warning of a raylet where Ray does not say why."""
+        unknown = (end for end in facts.ends if isinstance(end.key, UnknownKey) and end.key.what in OF_START)
+        awaited = {end.subject.what for end in unknown}
+        words = (one for tail in self._of_node for one in self._words(tail, since, 0)) if awaited else ()
+        found = [one for one in words if one.before_s is None or one.before_s < MOMENT_S]
+        last = [one for one in found if one.stream == "raylet" and one.is_last and "scheduler" in awaited]
         return [one for one in found if one.kind in (*MEANINGS, "exception")] or last[:1]
 
     def _workers(self, facts: FindingFacts) -> Iterator[str]:

@@ -206,3 +206,43 @@ def test_a_rank_whose_call_has_failed_is_named_with_what_it_printed() -> None:
     it.scene.sample().second_sample()
 
     assert texts(it.scene, tail(it.ranks[3], line("NCCL WARN", "NCCL"))) == ["NCCL WARN"]
+
+
+def unplaced() -> Scene:
+    """A driver that waits for a task that has no worker, though a CPU is free."""
+    scene = Scene()
+    driver = scene.driver(scene.node(CPU=1.0))
+    task = scene.task("score", driver, required_resources={"CPU": 1.0})
+    task.becomes(state="PENDING_NODE_ASSIGNMENT")
+    driver.gets(task)
+    return scene.sample().sample()
+
+
+def of_node(scene: Scene, *lines: LogLine, **known: Any) -> LogTail:
+    fields: dict[str, Any] = {"path": "/logs/raylet.out", "stream": "raylet", "written_at": TAKEN_AT - 1.0}
+    return LogTail(lines=lines, **{**fields, "node_id": scene.nodes[0].node_id, **known})
+
+
+def test_where_ray_does_not_say_why_the_raylets_last_warning_is_shown() -> None:
+    scene = unplaced()
+
+    (words,) = finding(scene, of_node(scene, line("first", lines_after=1), line("(raylet) lease refused"))).last_words
+
+    assert (words.name, words.text) == ("raylet of node 10.0.0.1", "(raylet) lease refused")
+
+
+def test_what_a_worker_printed_that_died_before_it_connected_comes_first() -> None:
+    scene = unplaced()
+    raylet = of_node(scene, line("lease refused"))
+    died = of_node(scene, line("ImportError: no torch", "exception"), stream="stderr", path="/w.err", pid=77)
+
+    (words,) = finding(scene, raylet, died).last_words
+
+    assert words.name == "worker process 77 that has ended of node 10.0.0.1"
+    assert words.text == "ImportError: no torch"
+
+
+def test_a_raylets_log_says_nothing_of_a_wait_for_code() -> None:
+    scene = stalled()
+
+    assert texts(scene, of_node(scene, line("No space left on device", "disk full"))) == []

@@ -230,6 +230,22 @@ def test_a_worker_that_has_ended_is_found_by_its_name_and_the_raylets_logs_by_th
     ]
 
 
+def test_what_workers_printed_that_have_ended_is_read_with_the_logs_of_their_node(tmp_path: Path) -> None:
+    for number, pid in enumerate((2**22 + 1, 2**22 + 2, os.getpid())):
+        path = tmp_path / f"worker-{number:056x}-01000000-{pid}.err"
+        path.write_text(f"ImportError: no module {'abc'[number]}\n")
+        os.utime(path, (time.time() - 10 + number, time.time() - 10 + number))
+    (tmp_path / f"worker-{'9' * 56}-01000000-{2**22 + 3}.err").touch()
+    files = LogFiles({NODE: str(tmp_path)}, time.monotonic() + 10)
+
+    files.read_node(NODE)
+
+    assert [(tail.pid, tail.lines[0].text) for tail in files.tails] == [
+        (2**22 + 2, "ImportError: no module b"),
+        (2**22 + 1, "ImportError: no module a"),
+    ]
+
+
 def test_of_a_large_file_only_the_end_is_read_from_a_whole_line_on(tmp_path: Path) -> None:
     path = tmp_path / f"worker-{WORKER}-01000000-7.out"
     path.write_text("CUDA error: first\n" + "x" * 2 * TAIL_BYTES + "\nlast\n")
