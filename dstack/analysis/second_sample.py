@@ -24,7 +24,7 @@ from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.node import Cause
 from dstack.words import SHOWN, grouped
 
-MAX_LOGS, MAX_GONE = 10_000, 50
+MAX_LOGS, MAX_GONE = 2_000, 50
 """The most processes whose logs are read, and how many of them have ended."""
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
 """Causes of failures that a second attempt a moment later does not change."""

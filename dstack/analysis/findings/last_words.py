@@ -83,7 +83,8 @@ class Logs:
 
     def __init__(self, index: SampleIndex) -> None:
         self._index = index
-        tails = index.snapshot.log_tails
+        self._taken_at = index.snapshot.taken_at
+        tails = [tail for tail in index.snapshot.log_tails if tail.lines]
         self._of_worker = grouped((tail.worker_id, tail) for tail in tails if tail.worker_id)
         self._of_node = [tail for tail in tails if tail.node_id]
         self._ahead_s = {node.node_id: node.clock_ahead_s or 0.0 for node in index.snapshot.nodes}
@@ -97,8 +98,9 @@ class Logs:
             words
             for place, worker_id in enumerate(self._workers(facts))
             for tail in self._of_worker.get(worker_id, ())
-            for words in self._words(tail, since, place)
-            if _says_something(words, facts.draft.kind, self._index.snapshot.taken_at)
+            for line in tail.lines
+            if line.kind != "plain"
+            and _says_something(words := self._words(tail, line, since, place), facts.draft.kind, self._taken_at)
         ]
         found += self._of_nodes(facts, since)
         found = list(_folded(_without_copies(found)))
@@ -111,7 +113,8 @@ class Logs:
         """What may keep workers from their start; the last warning of a raylet where Ray does not say why."""
         unknown = (end for end in facts.ends if isinstance(end.key, UnknownKey) and end.key.what in OF_START)
         awaited = {end.subject.what for end in unknown}
-        words = (one for tail in self._of_node for one in self._words(tail, since, 0)) if awaited else ()
+        lines = ((tail, line) for tail in self._of_node for line in tail.lines) if awaited else ()
+        words = (self._words(tail, line, since) for tail, line in lines)
         found = [one for one in words if one.before_s is None or one.before_s < MOMENT_S]
         last = [one for one in found if one.stream == "raylet" and one.is_last and "scheduler" in awaited]
         return [one for one in found if one.kind in (*MEANINGS, "exception")] or last[:1]
@@ -120,9 +123,10 @@ class Logs:
         """The processes of a finding, the nearest to its cause first: failed ones, final blockers, members, callers."""
         failed = {one.pid for one in facts.failed_before if one.pid}
         actors = {one.actor_id for one in facts.failed_before if one.actor_id}
+        known = self._of_worker.items() if failed or actors else ()
         ended = (
             worker_id
-            for worker_id, tails in self._of_worker.items()
+            for worker_id, tails in known
             if failed.intersection(tail.pid for tail in tails) or self._actor_id(worker_id) in actors
         )
         alive = (one.worker_id for one in chain(facts.ends, facts.members, facts.behind) if one.worker_id)
@@ -132,28 +136,26 @@ class Logs:
         actor = self._index.actor_of_worker(worker_id)
         return actor.actor_id if actor else None
 
-    def _words(self, tail: LogTail, since: float | None, place: int) -> Iterator[LastWords]:
-        snapshot = self._index.snapshot
-        for line in tail.lines:
-            at = self.time_of(tail, line)
-            yield LastWords(
-                name=self.writer(tail),
-                text=line.text,
-                kind=line.kind,
-                writer=line.writer,
-                stream=tail.stream,
-                path=tail.path,
-                worker_id=tail.worker_id,
-                pid=tail.pid,
-                at=at,
-                before_s=round(since - at, 3) if since and at and snapshot.has_one_time else None,
-                count=line.count,
-                over_s=line.at - line.first_at if line.at and line.first_at else None,
-                is_last=line.lines_after == 0,
-                file=line.file,
-                line=line.line,
-                place=place,
-            )
+    def _words(self, tail: LogTail, line: LogLine, since: float | None, place: int = 0) -> LastWords:
+        at = self.time_of(tail, line)
+        return LastWords(
+            name=self.writer(tail),
+            text=line.text,
+            kind=line.kind,
+            writer=line.writer,
+            stream=tail.stream,
+            path=tail.path,
+            worker_id=tail.worker_id,
+            pid=tail.pid,
+            at=at,
+            before_s=round(since - at, 3) if since and at and self._index.snapshot.has_one_time else None,
+            count=line.count,
+            over_s=line.at - line.first_at if line.at and line.first_at else None,
+            is_last=line.lines_after == 0,
+            file=line.file,
+            line=line.line,
+            place=place,
+        )
 
     def written_at(self, tail: LogTail) -> float:
         """When a log last changed, by dstack's clock."""
@@ -186,20 +188,19 @@ class Logs:
 
     def _silences(self, facts: FindingFacts, since: float | None) -> Iterator[LastWords]:
         """Of the actors of each class, the one whose last line is much older than those of all others."""
-        alike: dict[tuple[str, str], list[tuple[float, LastWords]]] = {}
-        for place, worker_id in enumerate(self._workers(facts)):
-            tails = [tail for tail in self._of_worker.get(worker_id, ()) if tail.stream in ("stdout", "stderr")]
-            lines = (words for tail in tails for words in self._words(tail, since, place) if words.is_last)
-            timed = [(words.at, words) for words in lines if words.at is not None]
+        alike: dict[tuple[str, str], list[tuple[float, LogTail]]] = {}
+        for worker_id in self._workers(facts):
+            tails = (tail for tail in self._of_worker.get(worker_id, ()) if tail.stream in ("stdout", "stderr"))
+            timed = [(at, tail) for tail in tails if (at := self.time_of(tail, tail.lines[-1])) is not None]
             if timed and (actor := self._index.actor_of_worker(worker_id)):
                 alike.setdefault((actor.job_id, actor.class_name), []).append(max(timed, key=itemgetter(0)))
         for several in alike.values():
-            (first_at, first), *others = sorted(several, key=itemgetter(0))
-            times_of_others = [at for at, _ in others]
+            (first_at, tail), *others = sorted(several, key=itemgetter(0))
             if len(several) >= FEWEST_ALIKE:
-                ahead_s = times_of_others[0] - first_at
-                if ahead_s > max(QUIET_S, QUIETER * (times_of_others[-1] - times_of_others[0])):
-                    yield replace(first, silent_before_s=round(ahead_s, 3), others=len(others))
+                second_at, last_at = others[0][0], others[-1][0]
+                if second_at - first_at > max(QUIET_S, QUIETER * (last_at - second_at)):
+                    words = self._words(tail, tail.lines[-1], since)
+                    yield replace(words, silent_before_s=round(second_at - first_at, 3), others=len(others))
 
 
 def _is_asked(facts: FindingFacts) -> bool:
