@@ -189,6 +189,11 @@ def _placement_group(group: PlacementGroup, made_for: str | None) -> str:
     return f"{made_for} ({whole.removeprefix('placement ')})" if made_for else whole
 
 
+def _removal(group: PlacementGroup, bundles: vertex_facts.Operand, made_for: str | None) -> str:
+    of_library = f" of {made_for}" if made_for else ""
+    return f"removal of {names.placement_group(group)}{of_library}, which holds {operand_in_words(bundles)}"
+
+
 def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str:
     """``worker process that has been starting for 12 s (imports torch)``."""
     where = f" ({imported})" if phase == "import" and imported else PHASES[phase]
@@ -339,9 +344,7 @@ SUBJECTS: Mapping[vertex_facts.SubjectKind, Row] = {
     "job": "code of job {}",
     "rank": "{} of {}",
     "receivers": "a task that received it as an argument",
-    "removal": lambda group, bundles, made_for: (
-        f"removal of {_placement_group(group, made_for)}, which holds {operand_in_words(bundles)}"
-    ),
+    "removal": _removal,
     "room anywhere": "room on any node",
     "room for arguments": _room_for_arguments,
     "room on node": "room on {}",

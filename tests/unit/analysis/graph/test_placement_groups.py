@@ -39,8 +39,9 @@ def test_a_placement_group_of_a_library_is_named_by_what_it_is_for() -> None:
     wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
 
     assert labels(scene, wait) == [
-        f"removal of Train's worker group (group {made.placement_group_id[:8]}), which holds 1 bundle: 1 GPU",
-        f"removal of Tune trial {trial.actor.actor_id[:8]} (group {other.placement_group_id[:8]}), "
+        f"removal of placement group {made.placement_group_id[:8]} of Train's worker group, "
+        "which holds 1 bundle: 1 GPU",
+        f"removal of placement group {other.placement_group_id[:8]} of Tune trial {trial.actor.actor_id[:8]}, "
         "which holds 1 bundle: 1 GPU",
     ]
 
