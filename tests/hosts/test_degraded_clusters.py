@@ -62,6 +62,7 @@ def test_a_full_cluster_with_2000_queued_tasks_is_checked(three_hosts: Hosts) ->
     assert document["coverage"]["failures"] == []
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: Hosts) -> None:
     with three_hosts.run_example("slow_actor_queue", on=1):
         (clerk,) = wait_until(lambda: workers_in(three_hosts, "Clerk.stamp"), deadline_s=20, what=lambda: "a clerk")

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 DRIVER = Path(__file__).with_name("drivers") / "environment.py"
 
 
+@pytest.mark.exhaustive
 def test_an_installation_on_another_host_is_named_with_its_node(three_hosts: Hosts) -> None:
     command = [sys.executable, str(DRIVER), three_hosts.nodes[3]]
     environment = {"RAY_AUTH_MODE": "token", "PYTHONPATH": str(EXAMPLES.parent)}

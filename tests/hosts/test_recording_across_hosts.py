@@ -50,6 +50,7 @@ def test_all_hosts_are_recorded(members: Hosts, options: list[str]) -> None:
     assert "not recorded" not in done.stderr, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_recording_of_all_hosts(members: Hosts) -> None:
     arguments = ["record", "--address", members.address, "--idle", "--duration", "600", "-o", "-"]
     with running(members, 1, *arguments) as (child, process):

@@ -321,6 +321,7 @@ def assert_cluster_is_read(example: Example) -> None:
     assert by_variable.returncode in (0, 1, 4), by_variable.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.skipif(not KNOWS_TOKENS, reason="this version of Ray has no token authentication")
 def test_a_token_is_found_in_each_place_and_a_wrong_or_missing_token_is_reported(tmp_path: Path) -> None:

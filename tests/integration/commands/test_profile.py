@@ -146,6 +146,7 @@ def test_the_heaviest_chains_are_printed(program: Running) -> None:
     assert re.search(r"^ 1\. +\d+\.\d %  .+\n    from driver known_shares\.py", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.exhaustive
 def test_each_suffix_is_a_format(program: Running) -> None:
     _, folder = program
     outputs = [folder / f"again{suffix}" for suffix in (".folded", ".speedscope.json", ".html", ".json.gz")]

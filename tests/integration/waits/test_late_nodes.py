@@ -64,6 +64,7 @@ def test_it_is_no_hang_at_any_moment(name: str, words: str) -> None:
     assert any(words in finding["summary"] for document in documents for finding in document["findings"])
 
 
+@pytest.mark.exhaustive
 def test_what_may_still_join_from_outside_of_a_job_at_rest_is_stalled(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -97,6 +97,7 @@ def test_a_process_that_wakes_more_often_than_pyspy_can_read_it_is_read(
     assert all(thread.still for thread in calls(woken).values())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.exhaustive
 def test_a_deadlock_of_two_periodically_waking_actors_is_found_or_inconclusive() -> None:
