@@ -120,8 +120,8 @@ MARKS = ("xception", "Error in ", "Fatal Python", "*** ", "Segmentation fault", 
 """A log without any of these has no such text."""
 LEVELS = ("ERROR", "CRITICAL", "FATAL", "WARN")
 LEVEL = re.compile(r"(?<![\w-])(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?)(?![\w-])")
-OF_RAY = re.compile(r"^\[[\d :,.-]+ ([A-Z]) \d+ \d+\]")
-"""What begins a line of Ray's C++ code, with its level."""
+OF_RAY = re.compile(r"^\[[\d :,.-]+ [WEF] \d+ \d+\].*", re.MULTILINE)
+"""A warning or error of Ray's C++ code."""
 TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 TIME_WITHIN, LEVEL_WITHIN = 60, 120
 """The time and the level of a line are among so many first characters."""
@@ -240,6 +240,8 @@ def lines_of(text: str, stream: LogStream) -> list[LogLine]:
 
     A driver's log has lines of workers, too, between each other: those of each worker are looked at by themselves.
     """
+    if stream in OF_RAYS_CODE:
+        text = "\n".join(OF_RAY.findall(text))
     lines = [line.rstrip().rpartition("\r")[2] for line in COLOURS.sub("", text).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -280,18 +282,11 @@ def _found(writer: str, numbered: Sequence[tuple[int, str]], known: _Known) -> l
     lines = [line for _, line in numbered]
     found, taken = _tracebacks(lines, known) if known.has_tracebacks else ([], set())
     for at, line in enumerate(lines):
-        if at not in taken and _is_kept(line, known.stream):
+        if at not in taken and line and not line.isspace() and not line.startswith(MAGIC):
             found.append(_Found(line.strip(), known.kind_of(line), at + 1))
     for one in found:
         one.writer, one.end = writer.strip(), numbered[one.end - 1][0]
     return found
-
-
-def _is_kept(line: str, stream: LogStream) -> bool:
-    if stream in OF_RAYS_CODE:
-        level = OF_RAY.match(line)
-        return level is not None and level[1] in "WEF"
-    return bool(line) and not line.isspace() and not line.startswith(MAGIC)
 
 
 def _line(found: _Found, total: int) -> LogLine:
