@@ -115,7 +115,7 @@ class Logs:
         awaited = {end.subject.what for end in unknown}
         lines = ((tail, line) for tail in self._of_node for line in tail.lines) if awaited else ()
         words = (self._words(tail, line, since) for tail, line in lines)
-        found = [one for one in words if one.before_s is None or one.before_s < MOMENT_S]
+        found = [one for one in words if one.before_s is not None and one.before_s < MOMENT_S]
         last = [one for one in found if one.stream == "raylet" and one.is_last and "scheduler" in awaited]
         return [one for one in found if one.kind in (*MEANINGS, "exception")] or last[:1]
 

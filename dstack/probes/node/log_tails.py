@@ -106,7 +106,7 @@ ENDING = re.compile(
     r"(?P<thread>Exception in thread )"
     r"|(?P<task>(?:Task|Future) exception was never retrieved|Exception in callback )"
     r"|(?P<exit>Error in atexit\._run_exitfuncs|Exception ignored in|Error in sys\.excepthook)"
-    r"|(?P<fatal>Fatal Python error|\*\*\* (?:SIG[A-Z]+|Aborted) |Segmentation fault)"
+    r"|(?P<fatal>Fatal Python error|\*\*\* (?:SIG(?!TERM|INT)[A-Z]+|Aborted) |Segmentation fault)"
 )
 """What is printed about an end that no caller sees, before its traceback if there is one; CPython 3.10 to 3.14."""
 TRACEBACK = "Traceback (most recent call last)"

@@ -11,6 +11,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.last_words import SHOWN_LINES
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Finding
+from dstack.model.snapshot import TaskTimes
 from dstack.observed.node import LogKind, LogLine, LogTail
 from dstack.report.text import report_text
 from tests.unit.analysis.graph.rank_scenes import gang
@@ -218,28 +219,41 @@ def unplaced() -> Scene:
     return scene.sample().sample()
 
 
+def unplaced_for_10_s(*tails: LogTail) -> Finding:
+    """The finding about that task with these logs."""
+    scene = unplaced()
+    (task,) = (task for task in scene.samples[0].tasks if task.name == "score")
+    times = {task.task_id: TaskTimes(states={task.state: TAKEN_AT - 10.0}, submitted_at=TAKEN_AT - 10.0)}
+    return diagnose(replace(scene.snapshot(), log_tails=tails, task_times=times)).findings[0]
+
+
 def of_node(scene: Scene, *lines: LogLine, **known: Any) -> LogTail:
     fields: dict[str, Any] = {"path": "/logs/raylet.out", "stream": "raylet", "written_at": TAKEN_AT - 1.0}
     return LogTail(lines=lines, **{**fields, "node_id": scene.nodes[0].node_id, **known})
 
 
 def test_where_ray_does_not_say_why_the_raylets_last_warning_is_shown() -> None:
-    scene = unplaced()
+    log = of_node(unplaced(), line("first", lines_after=1), line("(raylet) lease refused"))
 
-    (words,) = finding(scene, of_node(scene, line("first", lines_after=1), line("(raylet) lease refused"))).last_words
+    (words,) = unplaced_for_10_s(log).last_words
 
     assert (words.name, words.text) == ("raylet of node 10.0.0.1", "(raylet) lease refused")
 
 
 def test_what_a_worker_printed_that_died_before_it_connected_comes_first() -> None:
-    scene = unplaced()
-    raylet = of_node(scene, line("lease refused"))
-    died = of_node(scene, line("ImportError: no torch", "exception"), stream="stderr", path="/w.err", pid=77)
+    raylet = of_node(unplaced(), line("lease refused"))
+    died = of_node(unplaced(), line("ImportError: no torch", "exception"), stream="stderr", path="/w.err", pid=77)
 
-    (words,) = finding(scene, raylet, died).last_words
+    (words,) = unplaced_for_10_s(raylet, died).last_words
 
     assert words.name == "worker process 77 that has ended of node 10.0.0.1"
     assert words.text == "ImportError: no torch"
+
+
+def test_a_raylets_warning_from_before_the_wait_says_nothing() -> None:
+    old = of_node(unplaced(), line("have not registered within the timeout", "worker start", at=TAKEN_AT - 60.0))
+
+    assert unplaced_for_10_s(old).last_words == ()
 
 
 def test_a_raylets_log_says_nothing_of_a_wait_for_code() -> None:

@@ -73,6 +73,8 @@ def test_of_chained_tracebacks_the_last_exception_counts() -> None:
         ("429 Client Error: Too Many Requests for url", "rate limit"),
         ("Fatal Python error: Segmentation fault", "fatal error"),
         ("2026-11-29 03:12:40,123 ERROR the index is broken", "error"),
+        ("*** SIGSEGV received at time=1795919560 on cpu 0 ***", "fatal error"),
+        ("*** SIGTERM received at time=1795919560 on cpu 0 ***", "plain"),
         ("[WARNING] slow disk", "warning"),
         ("INFO no ERROR-free day", "plain"),
         ("step 12 of 100", "plain"),
