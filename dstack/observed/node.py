@@ -20,6 +20,8 @@ MAX_DISKS = 64
 IN_STORE = 100 * 1024
 """The size from which a value is in the object store, in bytes; Ray's default (2.46 to 2.60)."""
 
+WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+"""For ``str.translate``: lines of logs that differ in numbers only count as the same."""
 MAX_LOG_LINES = 32
 """The most lines that are kept of one log."""
 

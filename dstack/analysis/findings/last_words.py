@@ -20,7 +20,7 @@ from dstack.analysis.naming import names
 from dstack.model.diagnosis import MOMENT_S, Advice, FindingKind, LastWords, Step
 from dstack.model.vertex_facts import ProcessName
 from dstack.model.vertex_keys import UnknownKey
-from dstack.observed.node import LogKind, LogLine, LogStream, LogTail
+from dstack.observed.node import WITHOUT_DIGITS, LogKind, LogLine, LogStream, LogTail
 from dstack.words import base_name, duration, grouped, time_of_day, times
 
 SHOWN_LINES = 3
@@ -237,8 +237,7 @@ def _without_copies(found: list[LastWords]) -> list[LastWords]:
 
 def _folded(found: Iterable[LastWords]) -> Iterator[LastWords]:
     """The first of those in the same words, but for numbers, with the number of other processes that printed them."""
-    digits = dict.fromkeys(map(ord, "0123456789"))
-    for alike in grouped(((one.kind, one.text.translate(digits)), one) for one in found).values():
+    for alike in grouped(((one.kind, one.text.translate(WITHOUT_DIGITS)), one) for one in found).values():
         yield replace(alike[0], others=len({one.pid for one in alike}) - 1)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from dstack.observed.node import LogKind, LogLine, LogStream, LogTail
+from dstack.observed.node import WITHOUT_DIGITS, LogKind, LogLine, LogStream, LogTail
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.redaction import masked_log_line
 
@@ -130,8 +130,6 @@ FORWARDED = re.compile(r"\([^()]{1,200} pid=\d+(?:, ip=[^()]{1,60})?\) ?")
 """What a driver prints before a line of a worker; seen on Ray 2.46 and 2.60."""
 MAGIC = (":job_id:", ":actor_name:", ":task_name:", "::task_name:", "::actor_name:")
 """What Ray's workers write into their files for Ray's log monitor; seen on Ray 2.46 and 2.60."""
-WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789"))
-"""For ``str.translate``."""
 
 
 @dataclass
@@ -172,7 +170,7 @@ class LogFiles:
     def read_gone(self, node_id: str, worker_id: str, pid: int) -> None:
         """Read the files of a worker that has ended, by their names."""
         if folder := self._folders.get(node_id):
-            for name in _names(folder):
+            for name in proc.names_in(folder):
                 stream = STREAMS.get(name[-4:]) if name.startswith(f"worker-{worker_id}-") else None
                 if stream:
                     self._read(os.path.join(folder, name), stream, worker_id=worker_id, pid=pid)
@@ -186,7 +184,7 @@ class LogFiles:
             return
         for name, stream in OF_NODE:
             self._read(os.path.join(folder, name), stream, node_id=node_id)
-        names = _names(folder)
+        names = proc.names_in(folder)
         for path in _newest(folder, (name for name in names if name.startswith("runtime_env_setup-")), 1):
             self._read(path, "environment", node_id=node_id)
         ended = (name for name in names if (match := ERRORS.fullmatch(name)) and not proc.name(int(match[1])))
@@ -367,13 +365,6 @@ def _time_of(line: str) -> float | None:
     except (ValueError, OverflowError):
         return None
     return whole + float(f"0.{match[7] or 0}") if whole > 0 else None
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _newest(folder: str, names: Iterable[str], most: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from dstack.observed.node import Cause, Failure, LogTail, NodeAnswer, RecordedRound, StartingWorker
+from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
 from dstack.probes.node.kept_reading import are_alike
@@ -120,36 +120,11 @@ class NodeProbe:
         asking = AskingThread(self._core_workers, request, time.monotonic() + options["deadline_s"])
         others = _others(request) if options.get("starting") else None
         if targets or options.get("setups_of") or options.get("tcp_ends") or others:
-            answer = self.sample(targets, options, others)
+            answer = self.sample(targets, options, others, logs=request.get("logs"))
         else:
             answer = NodeAnswer(clock=(time.time(), time.time()))
-        if logs := request.get("logs"):
-            answer = replace(answer, log_tails=self._log_tails(logs, answer.starting, request["nodes"], options))
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
-
-    def _log_tails(
-        self,
-        wanted: LogRequest,
-        starting: Iterable[StartingWorker],
-        node_ids: Collection[str],
-        options: SampleOptions,
-    ) -> tuple[LogTail, ...]:
-        """The ends of the logs of workers: of a process that is the expected one by its output, else by its id."""
-        families = Families()
-        files = LogFiles(log_folders(raylets(node_ids, families.started)), time.monotonic() + options["deadline_s"])
-        owners = PortOwners()
-        for one in wanted["workers"]:
-            process = TargetProcess(one["process"], families, KernelTables(tuple))
-            if self._identified([process], owners):
-                files.read_worker(process.worker_id, process.pid, families.below(process.pid))
-            else:
-                files.read_gone(one["node_id"], process.worker_id, process.pid)
-        for worker in starting:
-            files.read_worker(worker.worker_id, worker.process.pid, families.below(worker.process.pid))
-        for node_id in node_ids if wanted["of_nodes"] else ():
-            files.read_node(node_id)
-        return tuple(files.tails)
 
     def _round(self, request: NodeRequest) -> NodeAnswer:
         """A round of a profile: it asks the owners and new workers, and at once each worker whose process has changed.
@@ -176,8 +151,12 @@ class NodeProbe:
         options: SampleOptions,
         others: Others | None = None,
         note: Callable[[TargetProcess], None] = lambda _: None,
+        logs: LogRequest | None = None,
     ) -> NodeAnswer:
-        """One sample of the target processes, and of the ``others`` that are starting; ``note`` gets each target."""
+        """One sample of the target processes, and of the ``others`` that are starting, perhaps with ``logs``.
+
+        ``note`` gets each target.
+        """
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
@@ -202,7 +181,25 @@ class NodeProbe:
         unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
         answer = self._answer(processes, unchanged, starting, began_at, deadline)
         reports = tuple(raylet_reports(of_nodes, families.started))
-        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports)
+        answer = replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports)
+        if logs is None:
+            return answer
+        files = LogFiles(log_folders(of_nodes), deadline)
+        self._read_logs(files, logs, families, owners)
+        for one in answer.starting:
+            files.read_worker(one.worker_id, one.process.pid, families.below(one.process.pid))
+        for node_id in others.node_ids if others and logs["of_nodes"] else ():
+            files.read_node(node_id)
+        return replace(answer, log_tails=tuple(files.tails))
+
+    def _read_logs(self, files: LogFiles, logs: LogRequest, families: Families, owners: PortOwners) -> None:
+        """Read the logs of workers: of a process that is the expected one by its output, else by its id."""
+        for one in logs["workers"]:
+            process = TargetProcess(one["process"], families, KernelTables(tuple))
+            if self._identified([process], owners):
+                files.read_worker(process.worker_id, process.pid, families.below(process.pid))
+            else:
+                files.read_gone(one["node_id"], process.worker_id, process.pid)
 
     def record(self, targets: Sequence[ReadTarget], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""

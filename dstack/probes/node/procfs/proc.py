@@ -92,12 +92,12 @@ def has_ended_children(pid: int) -> bool:
 
 def all_pids() -> list[int]:
     """The processes of this host, as far as they are shown."""
-    return sorted(int(name) for name in _names("/proc") if name.isdecimal())
+    return sorted(int(name) for name in names_in("/proc") if name.isdecimal())
 
 
 def threads(pid: int) -> list[int]:
     """The OS ids of a process's threads."""
-    return [int(name) for name in _names(f"/proc/{pid}/task")]
+    return [int(name) for name in names_in(f"/proc/{pid}/task")]
 
 
 def state(pid: int) -> str:
@@ -337,7 +337,7 @@ def listening_sockets() -> dict[int, set[str]]:
 def has_socket(pid: int, inodes: Collection[str]) -> bool:
     """Whether a process has one of these sockets."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
-    return any(file_at(pid, one) in wanted for one in _names(f"/proc/{pid}/fd"))
+    return any(file_at(pid, one) in wanted for one in names_in(f"/proc/{pid}/fd"))
 
 
 def program(pid: int) -> str:
@@ -396,7 +396,7 @@ def files_of(pid: int) -> dict[int, str]:
 
 def descriptors(pid: int) -> list[str]:
     """The file descriptors of a process."""
-    return _names(f"/proc/{pid}/fd")
+    return names_in(f"/proc/{pid}/fd")
 
 
 def is_open_for(pid: int, descriptor: int | str, can_write: bool) -> bool:
@@ -625,7 +625,8 @@ def _link(path: str) -> str:
     return ""
 
 
-def _names(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
+    """The names in a folder, none if it cannot be read."""
     with contextlib.suppress(OSError):
         return os.listdir(folder)
     return []
