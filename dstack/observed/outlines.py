@@ -1,0 +1,83 @@
+"""The outlines of a job's functions: what they call, wait for and lock, in the order of their source.
+
+An outline is what the source says, not what has happened. The analysis joins it with observed calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dstack.observed.calls import Natural
+from dstack.observed.frozen_dataclass import frozen_dataclass
+
+StepKind = Literal["call", "wait", "acquire", "release"]
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a function, in the order of its source; steps of helpers that it calls are among them.
+
+    A ``call`` submits the task, method or constructor ``name`` to Ray, with the values of the calls ``takes`` as
+    arguments. It ``escapes`` if its ref goes where the outline does not follow it. A ``wait`` is for the calls ``of``,
+    by their positions among the steps; with ``awaits`` it frees the event loop meanwhile. An ``acquire`` and its
+    ``release`` are of the lock ``name``, as the source writes it. ``loops`` are the lines of the loops around it,
+    outermost first. A step that ``is_optional`` is in a branch, or after one that may have returned. A wait that
+    ``is_timed`` has a timeout, or only asks whether there is a value, or continues with some of its values.
+    """
+
+    kind: StepKind
+    file: str
+    line: Natural
+    source: str = ""
+    name: str = ""
+    of: tuple[Natural, ...] = ()
+    takes: tuple[Natural, ...] = ()
+    escapes: bool = False
+    awaits: bool = False
+    is_timed: bool = False
+    is_optional: bool = False
+    loops: tuple[Natural, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionOutline:
+    """The steps of a function or method; ``name`` is ``function``, ``Class.method``, or empty for a program's own code.
+
+    The own code of a program is what its driver runs: the code of its script, or of its test.
+    """
+
+    name: str
+    file: str
+    line: Natural
+    is_async: bool = False
+    steps: tuple[Step, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class ClassOutline:
+    """How many calls an actor of a class runs at a time, as its source says: ``slots``, None if that is not certain.
+
+    ``is_async`` if a method is ``async def``: then its calls share one event loop. With ``has_groups`` methods may have
+    slots of their own.
+    """
+
+    name: str
+    file: str
+    line: Natural
+    is_async: bool = False
+    slots: Natural | None = None
+    has_groups: bool = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOutline:
+    """The source of one job as far as it was read; functions of one name that differ are left out, as are classes."""
+
+    job_id: str
+    functions: tuple[FunctionOutline, ...] = ()
+    classes: tuple[ClassOutline, ...] = ()
+    files: tuple[Annotated[str, Meta(max_length=4096)], ...] = field(default_factory=tuple)
+    why_partial: str = ""
