@@ -1,0 +1,522 @@
+"""Deadlocks that another order of the same calls could reach, found from one run that did not hang.
+
+A world is what was seen: runs of tasks, each with its steps in their order, and what the runs share: servers (actors)
+with slots, event loops, locks and resources. Any order of steps counts as possible that keeps these rules:
+
+- A run begins after its submission and its arguments, and calls of one caller to one server begin in their order.
+- A server has a number of slots. One with an event loop runs one call at a time, until that ends or awaits something.
+- A wait ends when all its runs have ended. A lock has one holder. Resources are held from begin to end of a run.
+
+A stuck set has runs at waits, and runs that cannot begin, each of which only the others of the set could release. It is
+reported if an order exists that leads there. Waits that are not certain keep their order, but no run is stuck in them.
+So what is reported can happen if the world is true; a set of more than :data:`LARGEST` runs is missed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, islice
+from typing import TypeAlias
+
+Id: TypeAlias = Hashable
+"""A run, server, lock or resource."""
+UNSUBMITTED, QUEUED = -2, -1
+"""Positions of a run before its first step; others count the steps that it has done."""
+LARGEST = 8
+"""The most runs of a stuck set."""
+MAX_TRIES, MAX_STATES, MAX_CHOICES = 20_000, 3_000, 64
+"""Bound the search for sets, for an order that leads to one, and the ways in which slots can be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Submits a run."""
+
+    run: Id
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """Waits until all these runs have ended. If it ``yields``, the event loop is free meanwhile."""
+
+    runs: tuple[Id, ...]
+    yields: bool = False
+    is_certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Takes a lock."""
+
+    lock: Id
+    yields: bool = False
+    is_certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Gives a lock back."""
+
+    lock: Id
+
+
+Step: TypeAlias = "Submit | WaitFor | Acquire | Release"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a task on a ``server``, if it is a call on an actor. ``after`` are the runs that make its arguments.
+
+    Runs of one ``shape`` are alike: only some of them are tried.
+    """
+
+    steps: tuple[Step, ...] = ()
+    server: Id | None = None
+    needs: Mapping[Id, float] = field(default_factory=dict)
+    after: tuple[Id, ...] = ()
+    shape: Id = None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How many runs an actor has at a time, and whether they share an event loop."""
+
+    slots: int = 1
+    has_loop: bool = False
+
+
+Stuck: TypeAlias = Mapping[Id, int]
+"""The position of each run of a stuck set: at a wait, or :data:`QUEUED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A step of a schedule: a run is at a position now."""
+
+    run: Id
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """A stuck set, and an order of events that leads to it once ``before`` have ended."""
+
+    stuck: Stuck
+    schedule: tuple[Event, ...]
+    before: frozenset[Id]
+
+
+@dataclass(frozen=True)
+class World:
+    """What was seen: each run once, by its id, submitted by at most one other; and what they share."""
+
+    runs: Mapping[Id, Run]
+    servers: Mapping[Id, Server] = field(default_factory=dict)
+    capacity: Mapping[Id, float] = field(default_factory=dict)
+
+    @cached_property
+    def submission(self) -> Mapping[Id, tuple[Id, int]]:
+        """The run that submits each run, and at which of its steps."""
+        return {
+            step.run: (caller, number)
+            for caller, run in self.runs.items()
+            for number, step in enumerate(run.steps)
+            if isinstance(step, Submit)
+        }
+
+    @cached_property
+    def earlier(self) -> Mapping[Id, Sequence[Id]]:
+        """The calls of the same caller to the same server that were submitted before each call."""
+        found: dict[Id, Sequence[Id]] = {}
+        for run in self.runs.values():
+            calls: dict[Id, list[Id]] = defaultdict(list)
+            for step in run.steps:
+                server = self.runs[step.run].server if isinstance(step, Submit) else None
+                if isinstance(step, Submit) and server is not None:
+                    found[step.run] = tuple(calls[server])
+                    calls[server].append(step.run)
+        return found
+
+    @cached_property
+    def waits(self) -> Mapping[Id, Sequence[int]]:
+        """The positions at which each run may be stuck."""
+        found: dict[Id, Sequence[int]] = {}
+        for key, run in self.runs.items():
+            places = [
+                number
+                for number, step in enumerate(run.steps)
+                if isinstance(step, WaitFor | Acquire) and step.is_certain
+            ]
+            if places:
+                found[key] = places
+        return found
+
+    def end(self, key: Id) -> int:
+        """The position of a run that has ended."""
+        return len(self.runs[key].steps)
+
+    def server(self, key: Id) -> Server | None:
+        """The server of a run."""
+        server = self.runs[key].server
+        return self.servers.get(server) if server is not None else None
+
+    def locks(self, key: Id, position: int) -> set[Id]:
+        """The locks that a run holds at a position."""
+        held: set[Id] = set()
+        for step in self.runs[key].steps[: max(position, 0)]:
+            if isinstance(step, Acquire):
+                held.add(step.lock)
+            elif isinstance(step, Release):
+                held.discard(step.lock)
+        return held
+
+    def step(self, key: Id, position: int) -> Step | None:
+        """The next step of a run; None before its begin and at its end."""
+        steps = self.runs[key].steps
+        return steps[position] if 0 <= position < len(steps) else None
+
+
+def possible_deadlocks(world: World) -> Iterator[Possible]:
+    """The smallest stuck sets that another order of the calls reaches, each with such an order; one of each shape."""
+    search = _Search(world)
+    shown: list[frozenset[Id]] = []
+    seen: set[Id] = set()
+    found = [one for start in search.starts() for one in search.from_start(start)]
+    for possible in sorted(found, key=lambda one: len(one.stuck)):
+        members = frozenset(possible.stuck)
+        shape = frozenset((world.runs[key].shape or key, position) for key, position in possible.stuck.items())
+        if shape in seen or any(known <= members for known in shown):
+            continue
+        seen.add(shape)
+        shown.append(members)
+        yield possible
+
+
+class _Search:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tries = 0
+        self._known: set[frozenset[tuple[Id, int]]] = set()
+        self._on_server: dict[Id, list[Id]] = defaultdict(list)
+        self._users: dict[Id, list[Id]] = defaultdict(list)
+        self._holders: dict[Id, list[tuple[Id, int]]] = defaultdict(list)
+        alike: dict[Id, int] = defaultdict(int)
+        for key, places in world.waits.items():
+            run = world.runs[key]
+            alike[run.shape if run.shape is not None else key, run.server] += 1
+            if alike[run.shape if run.shape is not None else key, run.server] > FEW_ALIKE:
+                continue
+            if run.server is not None:
+                self._on_server[run.server].append(key)
+            for resource in run.needs:
+                self._users[resource].append(key)
+            for place in places:
+                for lock in world.locks(key, place):
+                    self._holders[lock].append((key, place))
+
+    def starts(self) -> Iterator[tuple[Id, int]]:
+        """The waits of runs that hold something."""
+        keys = dict.fromkeys(
+            (
+                *(key for keys in self._on_server.values() for key in keys),
+                *(key for keys in self._users.values() for key in keys),
+                *(key for holders in self._holders.values() for key, _ in holders),
+            )
+        )
+        return ((key, place) for key in keys for place in self._world.waits[key])
+
+    def from_start(self, start: tuple[Id, int]) -> Iterator[Possible]:
+        """The sets that can be reached in which this run is stuck at this position."""
+        yield from self._extended({start[0]: start[1]}, (start[0],))
+
+    def _extended(self, stuck: dict[Id, int], open_: tuple[Id, ...]) -> Iterator[Possible]:
+        self._tries += 1
+        if self._tries > MAX_TRIES:
+            return
+        required = self._required(stuck)
+        if required is None:
+            return
+        if not open_:
+            members = frozenset(stuck.items())
+            if members not in self._known:
+                self._known.add(members)
+                found = self._schedule(stuck, self._completed(stuck, required))
+                if found is not None:
+                    yield found
+            return
+        key, rest = open_[0], open_[1:]
+        for reason in self._reasons(key, stuck):
+            if any(stuck.get(other, place) != place for other, place in reason):
+                continue
+            new = {other: place for other, place in reason if other not in stuck}
+            if len(stuck) + len(new) <= LARGEST:
+                yield from self._extended({**stuck, **new}, (*rest, *new))
+
+    # Why a run is stuck
+
+    def _reasons(self, key: Id, stuck: Mapping[Id, int]) -> Iterator[Iterable[tuple[Id, int]]]:
+        """The others that must be stuck, and where, so that this run is; each is one of several reasons."""
+        world, position = self._world, stuck[key]
+        run, server, step = world.runs[key], world.server(key), world.step(key, position)
+        if isinstance(step, WaitFor):
+            for target in step.runs:
+                yield from ([one] for one in self._forms(target))
+        elif isinstance(step, Acquire):
+            yield from ([one] for one in self._holders[step.lock] if one[0] != key)
+        else:
+            for argument in run.after:
+                yield from ([one] for one in self._forms(argument))
+            for other in world.earlier.get(key, ()):
+                yield [(other, QUEUED)]
+            if server is not None and not server.has_loop:
+                yield from self._full(run.server, server.slots, stuck)
+            for resource, amount in run.needs.items():
+                yield from self._scarce(resource, amount, key, stuck)
+        if server is not None and server.has_loop and (position == QUEUED or (step is not None and step_yields(step))):
+            blocked = ((other, place) for other in self._on_server[run.server] for place in world.waits[other])
+            for other, place in blocked:
+                held_by = world.step(other, place)
+                if other != key and held_by is not None and not step_yields(held_by):
+                    yield [(other, place)]
+            if position == QUEUED:
+                yield from self._full(run.server, server.slots, stuck)
+
+    def _forms(self, key: Id) -> Iterator[tuple[Id, int]]:
+        if key in self._world.submission:
+            yield key, QUEUED
+        for place in self._world.waits.get(key, ()):
+            yield key, place
+
+    def _full(self, server: Id, slots: int, stuck: Mapping[Id, int]) -> Iterator[Iterable[tuple[Id, int]]]:
+        """The ways to take all slots of a server."""
+        world = self._world
+        inside = [one for one, place in stuck.items() if world.runs[one].server == server and place >= 0]
+        others = [key for key in self._on_server[server] if key not in inside]
+        missing = slots - len(inside)
+        if missing <= 0:
+            yield ()
+        elif missing <= min(len(others), LARGEST):
+            for chosen in islice(combinations(others, missing), MAX_CHOICES):
+                yield from self._placed(chosen)
+
+    def _scarce(
+        self, resource: Id, amount: float, key: Id, stuck: Mapping[Id, int]
+    ) -> Iterator[Iterable[tuple[Id, int]]]:
+        """The ways to hold so much of a resource that too little is left."""
+        world = self._world
+        room = world.capacity.get(resource, 0.0) - amount
+
+        def amount_of(keys: Iterable[Id]) -> float:
+            return sum(world.runs[one].needs.get(resource, 0.0) for one in keys)
+
+        inside = [one for one, place in stuck.items() if place >= 0 and one != key]
+        others = [one for one in self._users[resource] if one not in inside and one != key]
+        if amount_of(inside) > room + EPSILON:
+            yield ()
+            return
+        for count in range(1, min(len(others), LARGEST) + 1):
+            chosen = [
+                some
+                for some in islice(combinations(others, count), MAX_CHOICES)
+                if room + EPSILON < amount_of((*inside, *some)) <= world.capacity.get(resource, 0.0) + EPSILON
+            ]
+            for some in chosen:
+                yield from self._placed(some)
+            if chosen:
+                return
+
+    def _placed(self, keys: Sequence[Id]) -> Iterator[Iterable[tuple[Id, int]]]:
+        """These runs, each at one of its waits."""
+        placed: list[tuple[tuple[Id, int], ...]] = [()]
+        for key in keys:
+            placed = [(*some, (key, place)) for some in placed for place in self._world.waits[key]][:MAX_CHOICES]
+        return iter(placed)
+
+    # Whether an order leads there
+
+    def _completed(self, stuck: Mapping[Id, int], required: dict[Id, int]) -> dict[Id, int]:
+        """What is required, with the end of each run that has begun and can end without the stuck ones."""
+        world = self._world
+        for key, position in tuple(required.items()):
+            if key not in stuck and 0 <= position < world.end(key):
+                required = self._required(stuck, {**required, key: world.end(key)}) or required
+        return required
+
+    def _required(self, stuck: Mapping[Id, int], besides: Mapping[Id, int] | None = None) -> dict[Id, int] | None:
+        """How far each run must have come at least; None if one must have come further than where it is stuck."""
+        world = self._world
+        required: dict[Id, int] = {}
+        pending = [*stuck.items(), *(besides or {}).items()]
+        while pending:
+            key, position = pending.pop()
+            before = required.get(key, UNSUBMITTED)
+            if before >= position:
+                continue
+            if position > stuck.get(key, position):
+                return None
+            required[key] = position
+            if before < QUEUED and key in world.submission:
+                caller, number = world.submission[key]
+                pending.append((caller, number + 1))
+            if before < 0 <= position:
+                pending.extend((argument, world.end(argument)) for argument in world.runs[key].after)
+                pending.extend((other, self._left(other)) for other in world.earlier.get(key, ()))
+            for step in world.runs[key].steps[max(before, 0) : max(position, 0)]:
+                if isinstance(step, WaitFor):
+                    pending.extend((target, world.end(target)) for target in step.runs)
+        return required
+
+    def _left(self, key: Id) -> int:
+        """How far a call must have come before the next one of its caller begins on the same server."""
+        server = self._world.server(key)
+        return self._world.end(key) if server is not None and server.slots == 1 else 0
+
+    def _schedule(self, stuck: Stuck, required: Mapping[Id, int]) -> Possible | None:
+        """An order in which all runs come as far as required, and no further."""
+        world = self._world
+        before = frozenset(self._independent(stuck, required))
+        keys = [key for key in required if key not in before]
+        keys.sort(key=lambda key: key in stuck)
+        begin = {key: UNSUBMITTED if key in world.submission else QUEUED for key in keys}
+        for key in keys:
+            if key in world.submission and world.submission[key][0] in before:
+                begin[key] = QUEUED
+        state = _State(world, keys, required, before)
+        events = state.order(tuple(begin[key] for key in keys))
+        return None if events is None else Possible(stuck, tuple(events), before)
+
+    def _independent(self, stuck: Stuck, required: Mapping[Id, int]) -> Iterator[Id]:
+        """The runs that have ended before any of the stuck ones begins, as they can without these."""
+        world = self._world
+        after = self._after(stuck, required)
+        for key, position in required.items():
+            if key not in stuck and position == world.end(key) < after.get(key, position + 1):
+                yield key
+
+    def _after(self, stuck: Stuck, required: Mapping[Id, int]) -> Mapping[Id, int]:
+        """The first position of each run that it can only reach after one of the stuck ones has begun."""
+        world = self._world
+        found = dict.fromkeys(stuck, 0)
+
+        def reach(key: Id, position: int) -> bool:
+            return found.get(key, position + 1) <= position
+
+        def first(key: Id) -> int | None:
+            caller = world.submission.get(key)
+            others = [(one, world.end(one)) for one in world.runs[key].after]
+            others += [(one, self._left(one)) for one in world.earlier.get(key, ())]
+            if (caller is not None and reach(caller[0], caller[1] + 1)) or any(reach(*one) for one in others):
+                return 0
+            for number, step in enumerate(world.runs[key].steps):
+                if isinstance(step, WaitFor) and any(reach(one, world.end(one)) for one in step.runs):
+                    return number + 1
+            return None
+
+        pending = True
+        while pending:
+            pending = False
+            for key in required:
+                position = first(key)
+                if position is not None and position < found.get(key, position + 1):
+                    found[key], pending = position, True
+        return found
+
+
+FEW_ALIKE = 6
+"""The most runs of one shape on one server that are tried."""
+EPSILON = 1e-9
+
+
+def step_yields(step: Step) -> bool:
+    """Whether a step leaves the event loop to others while it waits."""
+    return isinstance(step, WaitFor | Acquire) and step.yields
+
+
+class _State:
+    """Moves runs to their required positions, one step at a time; ``before`` have ended."""
+
+    def __init__(self, world: World, keys: Sequence[Id], required: Mapping[Id, int], before: frozenset[Id]) -> None:
+        self._world = world
+        self._keys = keys
+        self._number = {key: number for number, key in enumerate(keys)}
+        self._required = tuple(required[key] for key in keys)
+        self._before = before
+
+    def order(self, begin: tuple[int, ...]) -> list[Event] | None:
+        """The events from these positions to the required ones; None if none was found."""
+        came_from: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {begin: None}
+        pending = [begin]
+        while pending and len(came_from) < MAX_STATES:
+            state = pending.pop()
+            if all(has >= needs for has, needs in zip(state, self._required, strict=True)):
+                return self._events(came_from, state)
+            for number in reversed(range(len(state))):
+                if state[number] < self._required[number] and self._may_move(number, state):
+                    following = self._moved(number, state)
+                    if following not in came_from:
+                        came_from[following] = (state, number)
+                        pending.append(following)
+        return None
+
+    def _events(
+        self, came_from: Mapping[tuple[int, ...], tuple[tuple[int, ...], int] | None], state: tuple[int, ...]
+    ) -> list[Event]:
+        events: list[Event] = []
+        while (last := came_from[state]) is not None:
+            events.append(Event(self._keys[last[1]], state[last[1]]))
+            state = last[0]
+        return events[::-1]
+
+    def _moved(self, number: int, state: tuple[int, ...]) -> tuple[int, ...]:
+        moved = list(state)
+        step = self._world.step(self._keys[number], state[number])
+        moved[number] += 1
+        if isinstance(step, Submit) and step.run in self._number:
+            moved[self._number[step.run]] = QUEUED
+        return tuple(moved)
+
+    def _position(self, key: Id, state: tuple[int, ...]) -> int:
+        if key in self._before:
+            return self._world.end(key)
+        return state[self._number[key]] if key in self._number else UNSUBMITTED
+
+    def _has_ended(self, key: Id, state: tuple[int, ...]) -> bool:
+        return self._position(key, state) >= self._world.end(key) if key in self._world.runs else True
+
+    def _may_move(self, number: int, state: tuple[int, ...]) -> bool:
+        world, key, position = self._world, self._keys[number], state[number]
+        if position == UNSUBMITTED:
+            return False
+        run, server, step = world.runs[key], world.server(key), world.step(key, position)
+        running = [
+            (other, state[index])
+            for index, other in enumerate(self._keys)
+            if index != number and 0 <= state[index] < world.end(other)
+        ]
+        beside = [one for one in running if run.server is not None and world.runs[one[0]].server == run.server]
+        if server is not None and server.has_loop and not all(map(self._yields, beside)):
+            return False
+        if position == QUEUED:
+            return (
+                all(self._has_ended(argument, state) for argument in run.after)
+                and all(self._position(other, state) >= 0 for other in world.earlier.get(key, ()))
+                and (server is None or len(beside) < server.slots)
+                and all(
+                    amount + sum(world.runs[other].needs.get(resource, 0.0) for other, _ in running)
+                    <= world.capacity.get(resource, 0.0) + EPSILON
+                    for resource, amount in run.needs.items()
+                )
+            )
+        if isinstance(step, WaitFor):
+            return all(self._has_ended(target, state) for target in step.runs)
+        if isinstance(step, Acquire):
+            return not any(step.lock in world.locks(*one) for one in running)
+        return True
+
+    def _yields(self, place: tuple[Id, int]) -> bool:
+        """Whether a run that has begun leaves its event loop to others."""
+        step = self._world.step(*place)
+        return step is None or step_yields(step)
