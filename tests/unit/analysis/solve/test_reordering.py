@@ -96,19 +96,23 @@ class Orders:
                     return False
         if position >= 0:
             return not self.waits(state, key)
-        if not all(self.done(state, one) for one in run.after):
-            return False
         if server and len(beside) >= server.slots:
             return False
+        return self.may_begin(state, key, running)
+
+    def may_begin(self, state: State, key: object, running: list[object]) -> bool:
+        """Whether the arguments, the calls before it, and the resources of a run let it begin."""
+        run = self.world.runs[key]
+        if not all(self.done(state, one) for one in run.after):
+            return False
         caller = self.callers.get(key)
-        if caller is not None:
-            for step in self.world.runs[caller].steps:
-                if isinstance(step, Submit):
-                    if step.run == key:
-                        break
-                    if run.server is not None and self.world.runs[step.run].server == run.server:
-                        if self.at(state, step.run) < 0:
-                            return False
+        for step in self.world.runs[caller].steps if caller is not None else ():
+            if isinstance(step, Submit):
+                if step.run == key:
+                    break
+                is_same_server = run.server is not None and self.world.runs[step.run].server == run.server
+                if is_same_server and self.at(state, step.run) < 0:
+                    return False
         for resource, amount in run.needs.items():
             used = sum(self.world.runs[one].needs.get(resource, 0) for one in running)
             if used + amount > self.world.capacity[resource]:
@@ -133,16 +137,13 @@ class Orders:
 
     def replay(self, possible: Possible) -> State:
         """The state after the schedule, if ``before`` have ended; fails if a step is not possible."""
+        before = possible.before
+        submitted = {key for key in self.keys if key not in self.callers or self.callers[key] in before}
         state = tuple(
-            len(self.world.runs[key].steps) if key in possible.before else position
-            for key, position in zip(self.keys, self.begin(), strict=True)
+            len(self.world.runs[key].steps) if key in before else -1 if key in submitted else -2 for key in self.keys
         )
         for event in possible.schedule:
             number = self.keys.index(event.run)
-            if event.position == -1:  # its caller has ended before
-                assert state[number] == -2
-                state = (*state[:number], -1, *state[number + 1 :])
-                continue
             assert state[number] == event.position - 1
             assert self.may_move(state, event.run), (event, state)
             step = self.world.runs[event.run].steps[state[number]] if state[number] >= 0 else None
