@@ -19,7 +19,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from dstack.analysis.solve.reduction import Digraph, strong_components
 
 Id: TypeAlias = Hashable
 """A run, server, lock or resource."""
@@ -27,8 +29,11 @@ UNSUBMITTED, QUEUED = -2, -1
 """Positions of a run before its first step; others count the steps that it has done."""
 LARGEST = 8
 """The most runs of a stuck set."""
-MAX_TRIES, MAX_STATES, MAX_CHOICES = 20_000, 3_000, 64
+MAX_WORK, MAX_STATES, MAX_CHOICES = 2_000_000, 3_000, 64
 """Bound the search for sets, for an order that leads to one, and the ways in which slots can be taken."""
+FEW_ALIKE = 6
+"""The most runs of one shape on one server that are tried."""
+EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,10 @@ class World:
                 held.discard(step.lock)
         return held
 
+    def all_locks(self, key: Id) -> Iterator[Id]:
+        """The locks that a run takes."""
+        return (step.lock for step in self.runs[key].steps if isinstance(step, Acquire))
+
     def step(self, key: Id, position: int) -> Step | None:
         """The next step of a run; None before its begin and at its end."""
         steps = self.runs[key].steps
@@ -198,14 +207,14 @@ def possible_deadlocks(world: World) -> Iterator[Possible]:
 class _Search:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._tries = 0
+        self._work = 0
         self._known: set[frozenset[tuple[Id, int]]] = set()
         self._on_server: dict[Id, list[Id]] = defaultdict(list)
         self._users: dict[Id, list[Id]] = defaultdict(list)
         self._holders: dict[Id, list[tuple[Id, int]]] = defaultdict(list)
         alike: dict[Id, int] = defaultdict(int)
-        for key, places in world.waits.items():
-            run = world.runs[key]
+        for key in self._in_cycles():
+            run, places = world.runs[key], world.waits[key]
             alike[run.shape if run.shape is not None else key, run.server] += 1
             if alike[run.shape if run.shape is not None else key, run.server] > FEW_ALIKE:
                 continue
@@ -216,6 +225,37 @@ class _Search:
             for place in places:
                 for lock in world.locks(key, place):
                     self._holders[lock].append((key, place))
+
+    def _in_cycles(self) -> Sequence[Id]:
+        """The runs with waits that hold something which they may, through others, wait for themselves.
+
+        All others are in no smallest stuck set, apart from those between them, so most programs end here.
+        """
+        world = self._world
+        edges: dict[Any, list[Any]] = {}
+        for key, run in world.runs.items():
+            queued, waits, held = ("queued", key), ("waits", key), [("lock", lock) for lock in world.all_locks(key)]
+            edges.setdefault(queued, []).extend(("waits", one) for one in run.after)
+            edges[queued].extend(("queued", one) for one in (*run.after, *world.earlier.get(key, ())))
+            held += [("resource", resource) for resource in run.needs]
+            if run.server is not None:
+                held.append(("server", run.server))
+            edges[queued].extend(held)
+            edges.setdefault(waits, [])
+            for number in world.waits.get(key, ()):
+                step = run.steps[number]
+                if isinstance(step, WaitFor):
+                    edges[waits].extend((form, one) for one in step.runs for form in ("queued", "waits"))
+                elif isinstance(step, Acquire):
+                    edges[waits].append(("lock", step.lock))
+                if run.server is not None and step_yields(step):
+                    edges[waits].append(("server", run.server))
+            if key in world.waits:
+                for thing in held:
+                    edges.setdefault(thing, []).append(waits)
+        graph = Digraph({one: [to for to in targets if to in edges] for one, targets in edges.items()})
+        parts = [part for part in strong_components(graph) if len(part) > 1]
+        return [key for part in parts for what, key in part if what == "waits" and key in world.waits]
 
     def starts(self) -> Iterator[tuple[Id, int]]:
         """The waits of runs that hold something."""
@@ -233,10 +273,10 @@ class _Search:
         yield from self._extended({start[0]: start[1]}, (start[0],))
 
     def _extended(self, stuck: dict[Id, int], open_: tuple[Id, ...]) -> Iterator[Possible]:
-        self._tries += 1
-        if self._tries > MAX_TRIES:
+        if self._work > MAX_WORK:
             return
         required = self._required(stuck)
+        self._work += len(required) if required else 1
         if required is None:
             return
         if not open_:
@@ -423,11 +463,6 @@ class _Search:
                 if position is not None and position < found.get(key, position + 1):
                     found[key], pending = position, True
         return found
-
-
-FEW_ALIKE = 6
-"""The most runs of one shape on one server that are tried."""
-EPSILON = 1e-9
 
 
 def step_yields(step: Step) -> bool:
