@@ -16,6 +16,7 @@ from dstack.cli.history import graph, timeline
 from dstack.cli.memory import memory
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
+from dstack.cli.predict import predict
 from dstack.cli.profile import profile
 from dstack.cli.record import record
 from dstack.cli.report import report
@@ -113,6 +114,7 @@ for command in (
     logs,
     mcp,
     memory,
+    predict,
     record,
     profile,
     report,

@@ -23,6 +23,7 @@ from dstack.observed.node import (
     Task,
     TaskKind,
 )
+from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
@@ -520,6 +521,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     repeated_calls: tuple[RepeatedCall, ...] = ()
     task_event_window: TaskEventWindow | None = None
     history: TaskHistory | None = None
+    outlines: tuple[ProgramOutline, ...] = ()
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, TcpEnd] = {}
     raylet_reports: tuple[RayletReport, ...] = ()

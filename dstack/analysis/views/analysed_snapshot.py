@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dstack.analysis.views.all_stacks import Stacks
     from dstack.analysis.views.object_memory import ObjectMemory
     from dstack.analysis.views.timeline import Timeline
+    from dstack.model.prediction import Prediction
 
 STORE = "object_store_memory"
 MEMORY: tuple[SubjectKind, ...] = ("room for arguments", "transfer of arguments")
@@ -97,6 +98,13 @@ class AnalysedSnapshot:
         from dstack.analysis.views.object_memory import ObjectMemory
 
         return ObjectMemory(self.last_index)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The deadlocks that another order of its calls could reach."""
+        from dstack.analysis.predict import predict
+
+        return predict(self.snapshot, self.history, self.diagnosis.vertices)
 
     @property
     def is_short_of_memory(self) -> bool:

@@ -1,0 +1,209 @@
+"""Predicts deadlocks from runs that did not hang: the order graph of their calls, and what closes a cycle in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.naming import names
+from dstack.analysis.predict.capacity import capacity_needs
+from dstack.analysis.predict.seen_world import Place, SeenWorld
+from dstack.analysis.solve.reordering import (
+    QUEUED,
+    Acquire,
+    Id,
+    Possible,
+    WaitFor,
+    possible_deadlocks,
+    step_yields,
+)
+from dstack.model.diagnosis import Vertex
+from dstack.model.prediction import Blocked, Hold, Overtaking, PossibleDeadlock, Prediction
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
+
+MOST = 20
+"""The most possible deadlocks that are kept of one snapshot."""
+
+
+def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[Key, Vertex]) -> Prediction:
+    """The deadlocks that another order of the calls of a snapshot could reach; none without a history of tasks.
+
+    ``vertices`` are those of its wait-for graph, whose waits are known without source.
+    """
+    if history is None:
+        return Prediction(limits=("There is no history of tasks, so no calls can be put in another order.",))
+    seen = SeenWorld(history, vertices)
+    found = [one for stuck in possible_deadlocks(seen.world) if (one := _Explained(seen, stuck).possible())]
+    why = tuple(dict.fromkeys(one.why_partial for one in snapshot.outlines if one.why_partial))
+    left_out = history.history.left_out + history.history.dropped
+    missing = (f"{left_out:,} older calls are not in the history.",) if left_out else ()
+    return Prediction(
+        possible=tuple(found[:MOST]),
+        needs=tuple(capacity_needs(seen)),
+        calls=sum(one.task.kind != "DRIVER_TASK" for one in seen.attempts.values()),
+        waits=sum(map(len, seen.world.waits.values())),
+        without_source=tuple(seen.without_source),
+        limits=(*why, *missing),
+    )
+
+
+class _Explained:
+    """One stuck set, in the words of the program."""
+
+    def __init__(self, seen: SeenWorld, found: Possible) -> None:
+        self._seen = seen
+        self._world = seen.world
+        self._stuck = found.stuck
+        self._keys = self._in_order()
+
+    def possible(self) -> PossibleDeadlock | None:
+        """The finding; None if it is what a sample shows already, or if the run had it at its end."""
+        if self._is_there_now():
+            return None
+        first = self._seen.attempts.get(str(self._keys[0]))
+        return PossibleDeadlock(
+            members=tuple(map(self._member, self._keys)),
+            job_id=first.task.job_id if first else "",
+            changes=tuple(self._changes()),
+            gap_s=self._gap_s(),
+        )
+
+    def _is_there_now(self) -> bool:
+        """Whether the run itself ends in this set: then it is a deadlock, and no prediction."""
+        attempts = [self._seen.attempts.get(str(key)) for key in self._keys]
+        return all(one is not None and one.ended_at is None for one in attempts)
+
+    def _in_order(self) -> Sequence[Id]:
+        """The members, each followed by what it waits for, as far as that goes."""
+        order: list[Id] = []
+        waiting = [key for key in self._stuck if self._stuck[key] >= 0]
+        waiting.sort(key=lambda key: self._seen.attempts[str(key)].started_at or 0.0)
+        following: list[Id] = []
+        while waiting or following:
+            key = following.pop(0) if following else waiting[0]
+            if key in waiting:
+                waiting.remove(key)
+            if key in order:
+                continue
+            order.append(key)
+            following = [one for one in self._awaited(key) if one in self._stuck and one not in order] + following
+            if self._stuck[key] == QUEUED:
+                following += [one for one in waiting if self._holds_up(one, key)]
+        return order
+
+    def _awaited(self, key: Id) -> Sequence[Id]:
+        step = self._world.step(key, self._stuck[key])
+        if isinstance(step, WaitFor):
+            return step.runs
+        if isinstance(step, Acquire):
+            places = self._stuck.items()
+            return [one for one, at in places if one != key and step.lock in self._world.locks(one, at)]
+        return [one for one in self._world.runs[key].after if one in self._stuck]
+
+    def _holds_up(self, key: Id, queued: Id) -> bool:
+        """Whether a run at its wait has what the queued one needs."""
+        run, other = self._world.runs[key], self._world.runs[queued]
+        return (other.server is not None and run.server == other.server) or not run.needs.keys().isdisjoint(other.needs)
+
+    # Members
+
+    def _member(self, key: Id) -> Blocked:
+        attempt, position = self._seen.attempts[str(key)], self._stuck[key]
+        place = self._seen.places.get((key, position), Place())
+        step = self._world.step(key, position)
+        server = self._world.server(key)
+        return Blocked(
+            name=attempt.task.name,
+            task_id=attempt.task.task_id,
+            actor_id=attempt.task.actor_id,
+            actor=self._actor_name(attempt.task.actor_id),
+            awaits=self._awaited_name(key),
+            holds=() if position == QUEUED else tuple(self._holds(key)),
+            is_queued=position == QUEUED,
+            queued_on=self._queued_on(key) if position == QUEUED else "",
+            file=place.file,
+            line=place.line,
+            source=place.source,
+            blocks_loop=bool(server and server.has_loop and step is not None and not step_yields(step)),
+            is_sampled=place.is_sampled,
+            began_at=attempt.started_at,
+            ended_at=attempt.ended_at,
+        )
+
+    def _actor_name(self, actor_id: str | None) -> str:
+        """The name of an actor, if it has one, or if several of its class take part."""
+        actor = self._seen.actor(actor_id or "")
+        if actor is None:
+            return ""
+        ids = {self._seen.attempts[str(key)].task.actor_id for key in self._keys}
+        same = [one for one in map(self._seen.actor, filter(None, ids)) if one and one.class_name == actor.class_name]
+        is_plain = not actor.name and len(same) == 1
+        return "" if is_plain else names.short_actor(actor.class_name, actor.name, actor.actor_id)
+
+    def _awaited_name(self, key: Id) -> str:
+        step = self._world.step(key, self._stuck[key])
+        if isinstance(step, Acquire):
+            return _lock_name(step.lock)
+        calls = [self._seen.attempts[str(one)].task.name for one in self._awaited(key) if one in self._stuck]
+        return calls[0] if calls else ""
+
+    def _queued_on(self, key: Id) -> str:
+        run = self._world.runs[key]
+        if run.server is not None:
+            return self._seen.class_of(run.server)
+        return str(next(iter(run.needs), ""))
+
+    def _holds(self, key: Id) -> Iterator[Hold]:
+        """What others of the set need of it."""
+        run, server, queued = self._world.runs[key], self._world.server(key), self._queued()
+        if server is not None and any(self._world.runs[one].server == run.server for one in queued):
+            name, step = self._seen.class_of(run.server), self._world.step(key, self._stuck[key])
+            if server.has_loop and step is not None and not step_yields(step):
+                yield Hold(kind="event loop", name=name)
+            else:
+                yield Hold(kind="only slot" if server.slots == 1 else "slot", name=name, amount=server.slots)
+        wanted = {name for one in queued for name in self._world.runs[one].needs}
+        yield from (Hold(kind="resource", name=str(name), amount=n) for name, n in run.needs.items() if name in wanted)
+        yield from (Hold(kind="lock", name=_lock_name(one)) for one in self._world.locks(key, self._stuck[key]))
+
+    def _queued(self) -> Sequence[Id]:
+        return [key for key, position in self._stuck.items() if position == QUEUED]
+
+    # How close the run came
+
+    def _waiting(self) -> Sequence[Id]:
+        return [key for key in self._keys if self._stuck[key] >= 0]
+
+    def _changes(self) -> Iterator[Overtaking]:
+        """Calls that begin before a queued one here, and after it in the run that was seen."""
+        number = {key: index for index, key in enumerate(self._keys)}
+        for queued in self._queued():
+            began = self._seen.attempts[str(queued)].started_at
+            for other in self._waiting():
+                if other in self._callers_of(queued) or not self._holds_up(other, queued):
+                    continue
+                other_began = self._seen.attempts[str(other)].started_at
+                if began is None or other_began is None or other_began > began:
+                    gap = None if began is None or other_began is None else other_began - began
+                    yield Overtaking(first=number[other], second=number[queued], gap_s=gap)
+
+    def _callers_of(self, key: Id) -> Sequence[Id]:
+        found: list[Id] = []
+        while key in self._world.submission and key not in found:
+            key = self._world.submission[key][0]
+            found.append(key)
+        return found
+
+    def _gap_s(self) -> float | None:
+        """The longest time between the end of one of the calls that have to overlap and the begin of another."""
+        attempts = [self._seen.attempts[str(key)] for key in self._waiting()]
+        begins = [one.started_at for one in attempts if one.started_at is not None]
+        ends = [one.ended_at for one in attempts if one.ended_at is not None]
+        if not begins or not ends:
+            return None
+        return max(0.0, max(begins) - min(ends))
+
+
+def _lock_name(lock: Id) -> str:
+    return str(lock[-1]) if isinstance(lock, tuple) else str(lock)

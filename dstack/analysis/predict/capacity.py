@@ -1,0 +1,75 @@
+"""How much of each resource the calls of a run need together: depth times width against capacity.
+
+A task that waits in ``ray.get`` gives its CPUs back meanwhile, but nothing else; an actor gives nothing back while it
+lives (Ray 2.46 to 2.60). So calls that wait for tasks of the same resource need room for one more than run at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.predict.seen_world import Place, SeenWorld, most_at_once
+from dstack.analysis.solve.reordering import Id, WaitFor
+from dstack.model.prediction import CapacityNeed
+
+WIDE = 2
+"""Fewer calls at once show no width that the program varies."""
+
+
+def capacity_needs(seen: SeenWorld) -> Iterator[CapacityNeed]:
+    """One for each kind of call that holds a resource while it waits for a task that needs it, widest first."""
+    found: dict[tuple[str, str, str, float, float], dict[Id, tuple[Attempt, Place]]] = defaultdict(dict)
+    for key, places in seen.world.waits.items():
+        attempt = seen.attempts.get(str(key))
+        held = _held(seen, attempt) if attempt else {}
+        for position in places if attempt and held else ():
+            step = seen.world.step(key, position)
+            for target in step.runs if isinstance(step, WaitFor) else ():
+                awaited = seen.attempts.get(str(target))
+                if attempt is None or awaited is None or awaited.task.placement_group_id:
+                    continue
+                for resource, needed in _needed(awaited).items():
+                    if held.get(resource):
+                        kind = (attempt.task.name, awaited.task.name, resource, held[resource], needed)
+                        place = seen.places.get((key, position), Place())
+                        found[kind].setdefault(attempt.task.actor_id or key, (attempt, place))
+    needs = []
+    for (name, awaits, resource, held_amount, needed), holders in found.items():
+        at_once = most_at_once(attempt for attempt, _ in holders.values())
+        place = next(place for _, place in holders.values())
+        if at_once >= WIDE:
+            needs.append(
+                CapacityNeed(
+                    name=name,
+                    resource=resource,
+                    held=held_amount,
+                    at_once=at_once,
+                    present=seen.present(resource),
+                    awaits=awaits,
+                    needed=needed,
+                    file=place.file,
+                    line=place.line,
+                    source=place.source,
+                )
+            )
+    yield from sorted(needs, key=lambda one: one.present - one.minimum)
+
+
+def _held(seen: SeenWorld, attempt: Attempt) -> Mapping[str, float]:
+    """What a call holds while it waits: its actor's resources, or those of its task without CPUs."""
+    task = attempt.task
+    if task.placement_group_id:
+        return {}
+    if task.actor_id is not None:
+        actor = seen.actor(task.actor_id)
+        return actor.required_resources if actor and not actor.placement_group_id else {}
+    return {name: amount for name, amount in task.required_resources.items() if name != "CPU"}
+
+
+def _needed(awaited: Attempt) -> Mapping[str, float]:
+    """What an awaited task needs to begin; a call of an actor needs nothing."""
+    task = awaited.task
+    needs = {} if task.actor_id is not None else task.required_resources
+    return {name: amount for name, amount in needs.items() if amount > 0}
