@@ -17,6 +17,7 @@ from dstack.pytest_plugin import options
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
+    from dstack.pytest_plugin.prediction import Predictor
 
 FIXTURE = "dstack"
 Wrapper = Generator[None, Any, Any]
@@ -41,6 +42,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
     """Watches the fixtures of a test being set up."""
     __tracebackhide__ = True
     item.stash[options.BEGAN] = time.monotonic()
+    item.stash[options.BEGAN_AT] = time.time()
     usage_error = None
     try:
         item.stash[options.TIMEOUT_S] = options.marked_timeout_s(item, item.config.stash[options.SETTINGS])
@@ -59,6 +61,8 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapper:
     result = yield from (_profiled(item, settings.profile_s) if settings.profile_s else _watched(item, "call"))
     if settings.check == "end" or (settings.check == "module" and item.stash.get(options.IS_LAST_OF_MODULE, True)):
         _fail_if_stuck(item, settings)
+    if settings.predictor is not None:
+        _predict(item, settings)
     return result
 
 
@@ -91,6 +95,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not config.stash[options.SETTINGS].is_used:
         return
     passed = [report for report in terminalreporter.getreports("passed") if hasattr(report, "get_sections")]
+    settings = config.stash[options.SETTINGS]
+    if settings.predictor is not None:
+        _print_predictions(terminalreporter, settings.predictor)
     notes = [(one.nodeid, text) for one in passed for _, text in one.get_sections(f"Captured {options.SECTION}")]
     if notes:
         terminalreporter.section(options.SECTION)
@@ -153,6 +160,28 @@ def _profiled(item: pytest.Item, after_s: float) -> Wrapper:
     finally:
         if slow.text:
             item.add_report_section("call", options.SECTION, slow.text)
+
+
+def _predict(item: pytest.Item, settings: options.PluginSettings) -> None:
+    """Predicts deadlocks from the calls of a test that has passed; with ``error`` they fail it."""
+    __tracebackhide__ = True
+    if settings.predictor is None or ("ray._private.worker" not in sys.modules and not settings.address):
+        return
+    texts = settings.predictor.at_end_of(item, item.stash[options.BEGAN_AT])
+    if texts and settings.predicts == "error":
+        pytest.fail("Another order of the test's calls can deadlock.\n\n" + "\n".join(texts), pytrace=False)
+
+
+def _print_predictions(terminalreporter: Any, predictor: Predictor) -> None:
+    """Lists the possible deadlocks with the tests that showed them, and what the prediction took."""
+    terminalreporter.section("dstack: possible deadlocks")
+    for nodeid, text in predictor.found:
+        terminalreporter.line(f"{nodeid}\n{text}")
+    for nodeid, text in predictor.failures:
+        terminalreporter.line(f"{nodeid}: {text}")
+    share = predictor.spent_s / predictor.tests_s if predictor.tests_s else 0.0
+    none = "" if predictor.found else "None was found. "
+    terminalreporter.line(f"{none}Prediction took {predictor.spent_s:.1f} s, {share:.1%} of the tests' time.")
 
 
 def _fail_if_stuck(item: pytest.Item, settings: options.PluginSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 
 if TYPE_CHECKING:
     from dstack.model.vertex_keys import Key
+    from dstack.pytest_plugin.prediction import Predictor
 
 Check = Literal["off", "end", "module"]
 FailOn = Literal["timeout", "stuck"]
+Predict = Literal["off", "warn", "error"]
+PREDICTS: tuple[Predict, ...] = ("off", "warn", "error")
 CHECKS: tuple[Check, ...] = ("off", "end", "module")
 FAIL_ON: tuple[FailOn, ...] = ("timeout", "stuck")
 _OPTIONS = {
@@ -34,6 +38,10 @@ _OPTIONS = {
         "SECONDS",
         "Profile the cluster of a test that takes longer, from then on, and print where its time goes.",
     ),
+    "predict": (
+        "warn|error",
+        "Predict deadlocks that another order of each test's calls could reach: list them, or fail the test (error).",
+    ),
     "dir": ("DIR", "Save the snapshots of hanging tests in this directory, for: dstack show FILE."),
     "address": ("HOST:PORT", "The cluster to inspect. [default: the one that the test is connected to]"),
 }
@@ -44,14 +52,17 @@ class PluginSettings:
     """The settings of a session, and what its tests share.
 
     Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. Tests that take
-    longer than ``profile_s`` are profiled. ``reported`` has the members of the findings for which a test has failed
-    already.
+    longer than ``profile_s`` are profiled. With ``predicts``, deadlocks are predicted from the calls of each test, and
+    fail it if that is ``error``; ``predictor`` has those of the session. ``reported`` has the members of the findings
+    for which a test has failed already.
     """
 
     timeout_s: float | None = None
     profile_s: float | None = None
     fail_on: FailOn = "timeout"
     check: Check = "off"
+    predicts: Predict = "off"
+    predictor: Predictor | None = None
     directory: Path | None = None
     address: str | None = None
     is_debugging: threading.Event = field(default_factory=threading.Event)
@@ -60,14 +71,17 @@ class PluginSettings:
     @property
     def is_used(self) -> bool:
         """Whether the plugin may inspect tests that are not marked."""
-        return self.timeout_s is not None or self.profile_s is not None or self.check != "off"
+        return self.timeout_s is not None or self.profile_s is not None or self.check != "off" or self.predicts != "off"
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds each option as ``--dstack-NAME``, and as ``dstack_NAME`` in the ini file."""
     group = parser.getgroup("dstack", "hangs on Ray clusters")
     for name, (metavar, text) in _OPTIONS.items():
-        group.addoption(f"--dstack-{name}", metavar=metavar, help=text)
+        if name == "predict":
+            group.addoption(f"--dstack-{name}", metavar=metavar, help=text, nargs="?", const="warn")
+        else:
+            group.addoption(f"--dstack-{name}", metavar=metavar, help=text)
         parser.addini(f"dstack_{name.replace('-', '_')}", text)
 
 
@@ -78,15 +92,30 @@ def settings_of(config: pytest.Config) -> PluginSettings:
         raise pytest.UsageError(f"--dstack-check must be one of {', '.join(CHECKS)}, not {check!r}.")
     if fail_on not in FAIL_ON:
         raise pytest.UsageError(f"--dstack-fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
+    predicts = _given(config, "predict") or "off"
+    if predicts not in PREDICTS:
+        raise pytest.UsageError(
+            f"--dstack-predict must be warn or error, not {predicts!r}: write --dstack-predict=warn."
+        )
     timeout, profile, directory = (_given(config, name) for name in ("timeout", "profile", "dir"))
     return PluginSettings(
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
         profile_s=_seconds(profile, "--dstack-profile") if profile else None,
         fail_on=fail_on,
         check=check,
+        predicts=predicts,
+        predictor=_predictor(config) if predicts != "off" else None,
         directory=_created(config.invocation_params.dir / directory) if directory else None,
         address=_given(config, "address"),
     )
+
+
+def _predictor(config: pytest.Config) -> Predictor:
+    """The predictor of a session; clusters that start from now on report their calls soon."""
+    from dstack.pytest_plugin.prediction import REPORTS, Predictor
+
+    os.environ.setdefault(*REPORTS)
+    return Predictor(_given(config, "address"))
 
 
 def marked_timeout_s(item: pytest.Item, settings: PluginSettings) -> float | None:
@@ -125,6 +154,7 @@ def _created(directory: Path) -> Path:
 
 SETTINGS = pytest.StashKey[PluginSettings]()
 BEGAN = pytest.StashKey[float]()
+BEGAN_AT = pytest.StashKey[float]()
 TIMEOUT_S = pytest.StashKey[float | None]()
 IS_LAST_OF_MODULE = pytest.StashKey[bool]()
 SECTION = "dstack"

@@ -13,7 +13,7 @@ from dstack.files.document_file import to_json
 from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_schema import Json
-from dstack.report.rich_text import Row, SafeText, place_of, print_rows
+from dstack.report.rich_text import Row, SafeText, place_of, plain_text, print_rows
 from dstack.words import SHOWN, capitalised, duration, listed, plural, shortly
 
 INDENT = " " * 3
@@ -195,9 +195,9 @@ def foot_rows(prediction: Prediction) -> Iterator[Row]:
         yield Row("Not examined: ", " " * 14, SafeText(text, "yellow"))
 
 
-def in_a_sentence(possible: PossibleDeadlock) -> str:
-    """The headline, for a section of another report."""
-    return f"{headline(possible)}."
+def possible_text(possible: PossibleDeadlock) -> str:
+    """One possible deadlock as plain text, without colours."""
+    return plain_text(lambda console: print_rows(console, possible_rows(possible)), WIDTH)
 
 
 class PredictionDocument(TypedDict):

@@ -1,0 +1,92 @@
+"""Predicts deadlocks from the calls of each test; loaded only with ``--dstack-predict``.
+
+Workers report task events once a second by default. The plugin makes the clusters that tests start report more often
+(:data:`REPORTS`), so that the calls of a test are there at its end. A cluster that was started before may lack the
+last second of a test.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.errors import DstackError
+from dstack.model.prediction import PossibleDeadlock
+from dstack.model.snapshot import Snapshot, TaskAttempt
+from dstack.probes.connection.own_cluster import connected_cluster
+from dstack.probes.history_snapshot import snapshot_of_history
+from dstack.probes.node.outlines import outline_of_files
+from dstack.report.prediction_text import possible_text
+
+REPORTS = ("RAY_task_events_report_interval_ms", "50")
+"""Ray's setting of how often workers report task events, and its value in tests; seen on Ray 2.46 and 2.60."""
+REPORTED_S = 0.07
+TIMEOUT_S = 5.0
+
+
+@dataclass
+class Predictor:
+    """Predicts at the end of each test, while its cluster is still there.
+
+    ``found`` has a text for each possible deadlock, once, with the test that showed it first. ``spent_s`` is the time
+    that it took of ``tests_s``.
+    """
+
+    address: str | None = None
+    found: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    spent_s: float = 0.0
+    tests_s: float = 0.0
+    _known: set[object] = field(default_factory=set)
+
+    def at_end_of(self, item: pytest.Item, began: float) -> list[str]:
+        """The texts of the deadlocks that the calls of a test make possible and no test before has shown.
+
+        ``began`` is the Unix time at which its setup began.
+        """
+        own = connected_cluster()
+        begin = time.monotonic()
+        self.tests_s += time.time() - began
+        if own is None and self.address is None:
+            return []
+        try:
+            time.sleep(REPORTED_S)
+            snapshot = snapshot_of_history(self.address or (own.address if own else ""), TIMEOUT_S)
+            prediction = AnalysedSnapshot.of(_of_test(snapshot, item, began)).prediction
+        except DstackError as error:
+            self.failures.append((item.nodeid, f"could not predict deadlocks. {error}"))
+            return []
+        finally:
+            self.spent_s += time.monotonic() - begin
+        texts = [possible_text(one) for one in prediction.possible if self._is_new(one)]
+        self.found += [(item.nodeid, text) for text in texts]
+        return texts
+
+    def _is_new(self, possible: PossibleDeadlock) -> bool:
+        shape = frozenset((one.name, one.file, one.line, one.awaits) for one in possible.members)
+        is_new = shape not in self._known
+        self._known.add(shape)
+        return is_new
+
+
+def _of_test(snapshot: Snapshot, item: pytest.Item, began: float) -> Snapshot:
+    """The snapshot with the calls since a test began, the actors from before, and the outlines of its file."""
+    history = snapshot.history
+    if history is None:
+        return snapshot
+    attempts = tuple(one for one in history.attempts if _is_of_test(one, began))
+    jobs = {one.job_id for one in attempts}
+    name = item.nodeid.partition("::")[2]
+    path = str(Path(item.path).resolve())
+    outlines = tuple(outline_of_files([path], (path, name), job_id=job) for job in jobs)
+    return replace(snapshot, history=replace(history, attempts=attempts), outlines=outlines)
+
+
+def _is_of_test(attempt: TaskAttempt, began: float) -> bool:
+    is_lasting = attempt.kind in ("DRIVER_TASK", "ACTOR_CREATION_TASK")
+    return is_lasting or min(attempt.states.values(), default=0.0) >= began
