@@ -5,7 +5,6 @@ An outline is what the source says, not what has happened. The analysis joins it
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -13,6 +12,8 @@ from msgspec import Meta
 from dstack.observed.calls import Natural
 from dstack.observed.frozen_dataclass import frozen_dataclass
 
+Path = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(max_length=1_000)]
 StepKind = Literal["call", "wait", "acquire", "release"]
 
 
@@ -20,19 +21,22 @@ StepKind = Literal["call", "wait", "acquire", "release"]
 class Step:
     """One step of a function, in the order of its source; steps of helpers that it calls are among them.
 
-    A ``call`` submits the task, method or constructor ``name`` to Ray, with the values of the calls ``takes`` as
-    arguments. It ``escapes`` if its ref goes where the outline does not follow it. A ``wait`` is for the calls ``of``,
-    by their positions among the steps; with ``awaits`` it frees the event loop meanwhile. An ``acquire`` and its
-    ``release`` are of the lock ``name``, as the source writes it. ``loops`` are the lines of the loops around it,
-    outermost first. A step that ``is_optional`` is in a branch, or after one that may have returned. A wait that
-    ``is_timed`` has a timeout, or only asks whether there is a value, or continues with some of its values.
+    A ``call`` submits the function or method ``name`` to Ray, or makes an actor of the class ``name``; it is empty if
+    that is not known. The values of the calls ``takes`` are its arguments. It ``escapes`` if its ref also goes where
+    the outline does not follow it. A ``wait`` is for the calls ``of``, by their positions among the steps, of which
+    those of the pass of a loop before may come later; there are none if the refs are not known. With ``awaits`` it
+    frees the event loop meanwhile. An ``acquire`` and its ``release`` are of the lock ``name``: ``self.lock``, or
+    ``Class.lock`` of another object, or a name of the module. ``loops`` are the lines of the loops around a step,
+    outermost first. A step that ``is_optional`` is in a branch, or after one that may have returned, or runs beside
+    others, or it waits for one of its calls and it is not known for which. A step that ``is_timed`` has a timeout, or
+    only asks whether there is a value, or continues with some of its values.
     """
 
     kind: StepKind
-    file: str
+    file: Path
     line: Natural
-    source: str = ""
-    name: str = ""
+    source: Annotated[str, Meta(max_length=1_000)] = ""
+    name: Name = ""
     of: tuple[Natural, ...] = ()
     takes: tuple[Natural, ...] = ()
     escapes: bool = False
@@ -49,8 +53,8 @@ class FunctionOutline:
     The own code of a program is what its driver runs: the code of its script, or of its test.
     """
 
-    name: str
-    file: str
+    name: Name
+    file: Path
     line: Natural
     is_async: bool = False
     steps: tuple[Step, ...] = ()
@@ -64,8 +68,8 @@ class ClassOutline:
     slots of their own.
     """
 
-    name: str
-    file: str
+    name: Name
+    file: Path
     line: Natural
     is_async: bool = False
     slots: Natural | None = None
@@ -74,10 +78,13 @@ class ClassOutline:
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOutline:
-    """The source of one job as far as it was read; functions of one name that differ are left out, as are classes."""
+    """The source of one job as far as it was read; functions of one name that differ are left out, as are classes.
+
+    ``why_partial`` says in a sentence what could not be read, and is empty if all was.
+    """
 
     job_id: str
     functions: tuple[FunctionOutline, ...] = ()
     classes: tuple[ClassOutline, ...] = ()
-    files: tuple[Annotated[str, Meta(max_length=4096)], ...] = field(default_factory=tuple)
+    files: tuple[Path, ...] = ()
     why_partial: str = ""

@@ -95,7 +95,13 @@ class ClusterProbe:
             self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
         is_history_wanted, reads_all_logs = self._observed.history is not None, self._logs == "all"
-        extras = Extras(children=True, starting=True, finished_spans=is_history_wanted, logs_of_nodes=reads_all_logs)
+        extras = Extras(
+            children=True,
+            starting=True,
+            finished_spans=is_history_wanted,
+            logs_of_nodes=reads_all_logs,
+            outlines=_drivers(self._inventory) if is_history_wanted else {},
+        )
         logs_of = self._inventory.workers if reads_all_logs else ()
         self._sample(self._inventory, wanted, budget, extras, logs_of)
 
@@ -438,3 +444,10 @@ def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
         pending=None if reply.is_cut else reply.task_states,
         counters=reply.counters,
     )
+
+
+def _drivers(inventory: Inventory) -> dict[str, str]:
+    """The drivers by worker id, with their jobs."""
+    jobs = {(job.driver_ip, job.driver_pid): job.job_id for job in inventory.jobs}
+    drivers = (worker for worker in inventory.workers if worker.is_driver)
+    return {one.worker_id: jobs[one.ip, one.pid] for one in drivers if (one.ip, one.pid) in jobs}

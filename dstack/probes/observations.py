@@ -44,6 +44,7 @@ from dstack.observed.node import (
     Ref,
     StartingWorker,
 )
+from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import EndedTask, Frame, Process
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
@@ -205,6 +206,7 @@ class Observations:
     tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
     raylets: dict[str, RayletReport] = field(default_factory=dict)
     log_tails: dict[tuple[str, int | None, str], LogTail] = field(default_factory=dict)
+    outlines: dict[str, ProgramOutline] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
@@ -309,6 +311,7 @@ class Observations:
             tcp_ends=self.tcp_ends,
             raylet_reports=tuple(self.raylets.values()),
             log_tails=tuple(self.log_tails.values()),
+            outlines=tuple(one for one in self.outlines.values() if not liveness.is_own_job(one.job_id)),
             stored=self.stored,
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *filter(None, [lack])], inventory.workers),
@@ -417,6 +420,7 @@ class MergedAnswers:
         self._observed.add_setups(answer)
         self._observed.add_tcp_ends(reading)
         self._observed.add_log_tails(reading)
+        self._observed.outlines.update((one.job_id, one) for one in answer.outlines)
         self._observed.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
         self.replies.update(replies)
         self.processes.update(processes)

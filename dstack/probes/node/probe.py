@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,11 +13,13 @@ from typing import Any
 import psutil
 
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
+from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
 from dstack.probes.node.kept_reading import are_alike
 from dstack.probes.node.log_tails import LogFiles
 from dstack.probes.node.node_figures import NodeFigures
+from dstack.probes.node.outlines import outlines_of_driver
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs import proc
@@ -39,6 +41,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, ProcessReading, TargetProcess
 from dstack.probes.node.wire import LogRequest, NodeRequest, ReadTarget, RecordOptions, SampleOptions
 
+NO_OUTLINES: Mapping[str, str] = {}
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
 MAX_CHILDREN, MAX_CHILDREN_HERE = 16, 64
@@ -120,7 +123,9 @@ class NodeProbe:
         asking = AskingThread(self._core_workers, request, time.monotonic() + options["deadline_s"])
         others = _others(request) if options.get("starting") else None
         if targets or options.get("setups_of") or options.get("tcp_ends") or others:
-            answer = self.sample(targets, options, others, logs=request.get("logs"))
+            answer = self.sample(
+                targets, options, others, logs=request.get("logs"), outlines=request.get("outlines", {})
+            )
         else:
             answer = NodeAnswer(clock=(time.time(), time.time()))
         answer = asking.finish(answer)
@@ -152,10 +157,11 @@ class NodeProbe:
         others: Others | None = None,
         note: Callable[[TargetProcess], None] = lambda _: None,
         logs: LogRequest | None = None,
+        outlines: Mapping[str, str] = NO_OUTLINES,
     ) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting, perhaps with ``logs``.
 
-        ``note`` gets each target.
+        ``note`` gets each target. ``outlines`` are the jobs of drivers whose programs are read, by worker id.
         """
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
@@ -181,7 +187,8 @@ class NodeProbe:
         unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
         answer = self._answer(processes, unchanged, starting, began_at, deadline)
         reports = tuple(raylet_reports(of_nodes, families.started))
-        answer = replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports)
+        programs = tuple(self._outlines(identified, outlines, deadline))
+        answer = replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports, outlines=programs)
         if logs is None:
             return answer
         files = LogFiles(log_folders(of_nodes), deadline)
@@ -191,6 +198,17 @@ class NodeProbe:
         for node_id in others.node_ids if others and logs["of_nodes"] else ():
             files.read_node(node_id)
         return replace(answer, log_tails=tuple(files.tails))
+
+    def _outlines(
+        self, processes: Sequence[TargetProcess], jobs: Mapping[str, str], deadline: float
+    ) -> Iterator[ProgramOutline]:
+        """The outlines of the programs of these drivers, with the user's files that their stacks show."""
+        for process in processes:
+            if process.worker_id in jobs and time.monotonic() < deadline:
+                frames = [frame for one in process.reading.threads for frame in one.thread.frames]
+                cwd = proc.working_directory(process.pid)
+                files = [os.path.join(cwd, one.position.file) for one in frames if self._reader.origins.is_user(one)]
+                yield outlines_of_driver(process.pid, jobs[process.worker_id], files)
 
     def _read_logs(self, files: LogFiles, logs: LogRequest, families: Families, owners: PortOwners) -> None:
         """Read the logs of workers: of a process that is the expected one by its output, else by its id."""

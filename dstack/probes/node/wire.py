@@ -136,9 +136,10 @@ class _NodeRequest(TypedDict):
 
 
 class NodeRequest(_NodeRequest, total=False):
-    """One sample of a node, perhaps with ``logs``."""
+    """One sample of a node, perhaps with ``logs``, and with ``outlines`` of drivers: their job by worker id."""
 
     logs: LogRequest
+    outlines: dict[str, str]
 
 
 class RecordOptions(TypedDict):

@@ -103,6 +103,7 @@ class NodeParts(_NodeParts, total=False):
     """What a request has of its own for each node: see :class:`dstack.probes.node.wire.NodeRequest`."""
 
     logs: wire.LogRequest
+    outlines: dict[str, str]
 
 
 class SampleRequest(NamedTuple):

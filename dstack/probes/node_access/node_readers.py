@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 
 from dstack.model.snapshot import Worker
@@ -132,6 +132,7 @@ class Extras:
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
     being installed, and on all nodes the holders of ``tcp_ends``. ``logs_of_nodes`` reads the
     ends of the logs of raylets and agents, ``finished_spans`` the spans of ``dstack.span`` that have ended.
+    ``outlines`` are the drivers whose programs are read, by worker id, with their jobs.
     ``kept`` and ``owners`` are those of a round of a profile, see :class:`dstack.probes.node.wire.SampleOptions`.
     """
 
@@ -142,6 +143,7 @@ class Extras:
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
     logs_of_nodes: bool = False
+    outlines: Mapping[str, str] = field(default_factory=dict)
     kept: Sequence[str] | None = None
     owners: Sequence[str] = ()
 
@@ -313,6 +315,9 @@ class NodeReaders:
         parts: NodeParts = {"workers": core_workers(wanted.to_ask), "targets": targets(wanted.to_read)}
         if self._options.logs != "none" and (wanted.to_log or extras.logs_of_nodes):
             parts["logs"] = {"workers": log_targets(wanted.to_log), "of_nodes": extras.logs_of_nodes}
+        read = {one.worker_id for one in wanted.to_read}
+        if outlines := {id: job for id, job in extras.outlines.items() if id in read}:
+            parts["outlines"] = outlines
         return parts
 
     def _wire_options(self, budget: Budget, extras: Extras) -> wire.SampleOptions:

@@ -1,0 +1,566 @@
+"""The functions and classes that the files of a program define, and what their names stand for wherever they run.
+
+A value is what an expression may be, as far as its source says; None is a value of which nothing is known. Containers
+and instances are mutable, and known by their identity, as in the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.outlines.source_modules import (
+    NAMED,
+    AnyFunction,
+    SourceModule,
+    assignments,
+    captured_names,
+    names_given,
+    own_nodes,
+)
+
+ASYNC_SLOTS = 1000
+"""How many calls an actor with an async method runs at a time by default; Ray 2.46 to 2.60."""
+PLAIN_BASES = ("abc.", "typing.", "typing_extensions.", "enum.", "collections.abc.")
+"""Modules whose classes have no async methods."""
+PLAIN_NAMES = frozenset(("object", "Exception", "dict", "list", "ABC"))
+PLAIN_DECORATORS = frozenset(("dataclass", "final", "runtime_checkable", "total_ordering"))
+BUILTINS = frozenset(dir(builtins))
+
+UNSTATED = -1
+"""The slots of an actor class whose options do not state them."""
+MAX_ITEMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """A ref of one of these calls, by their steps; of none, it is a ref whose value is there.
+
+    ``is_one_of``: it is not known of which of them, though they were made without a condition. ``streams`` says that
+    it is the generator that a streaming call returns.
+    """
+
+    calls: frozenset[int] = frozenset()
+    is_one_of: bool = False
+    streams: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Items:
+    """A list, tuple, set or iterable. If it ``is_fixed``, each element has its position, else it has any number."""
+
+    elements: list[Value] = field(default_factory=list)
+    is_fixed: bool = False
+
+    def add(self, value: Value) -> None:
+        """Add an element, at no known position."""
+        self.is_fixed = False
+        if value not in self.elements and len(self.elements) < MAX_ITEMS:
+            self.elements.append(value)
+
+
+@dataclass(eq=False, slots=True)
+class Mapping:
+    """A dict: its keys, which may be refs, and its values."""
+
+    keys: Items = field(default_factory=Items)
+    values: Items = field(default_factory=Items)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, text, truth value or None."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Something of a module that is not read, by its whole name: ``ray.get``."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The last part of its name."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of the program."""
+
+    module: SourceModule
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A function, a method bound to ``owner``, or a lambda; ``closure`` is the running function that defined it."""
+
+    info: FunctionInfo
+    owner: Instance | None = None
+    closure: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class of the program that is no actor class."""
+
+    info: ClassInfo
+
+
+@dataclass(eq=False, slots=True)
+class Instance:
+    """An object of a class of the program. If it ``is_shared``, other methods use its attributes."""
+
+    info: ClassInfo
+    attributes: dict[str, Value] = field(default_factory=dict)
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """``ray.remote(...)`` with options, which makes remote functions and actor classes."""
+
+    slots: int | None = UNSTATED
+    streams: bool = False
+    has_groups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFunction:
+    """A remote function or a method of an actor."""
+
+    name: str
+    streams: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActorClass:
+    """An actor class with the ``slots`` that its options state: None if these are not known."""
+
+    info: ClassInfo
+    slots: int | None = UNSTATED
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """An actor; ``info`` is its class if it is known."""
+
+    info: ClassInfo | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Lock:
+    """A lock that one thread or coroutine holds at a time; ``name`` is empty until it is assigned."""
+
+    name: str = ""
+    is_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Awaitable:
+    """What waits for its parts when it is awaited, all at a time; ``is_timed`` if it may end before they have."""
+
+    parts: tuple[Value, ...]
+    is_timed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Coroutine:
+    """A call of an async function, which runs when it is awaited."""
+
+    function: Function
+    arguments: Arguments
+    node: ast.Call
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several functions, classes or actors."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call; ``is_whole`` if no ``*`` or ``**`` adds others. ``starred`` are those of ``*``."""
+
+    positional: tuple[Value, ...] = ()
+    named: dict[str, Value] = field(default_factory=dict)
+    starred: tuple[Value, ...] = ()
+    is_whole: bool = True
+
+    def get(self, position: int, name: str) -> Value:
+        """The argument at a position or with a name."""
+        if name in self.named:
+            return self.named[name]
+        return self.positional[position] if position < len(self.positional) else None
+
+    def has(self, position: int, name: str) -> bool:
+        """Whether the argument is given, and is not None."""
+        is_given = name in self.named or position < len(self.positional)
+        return is_given and self.get(position, name) != Constant(None)
+
+    @property
+    def all(self) -> tuple[Value, ...]:
+        """All of them."""
+        return (*self.positional, *self.starred, *self.named.values())
+
+
+Value = (
+    Refs
+    | Items
+    | Mapping
+    | Constant
+    | External
+    | Module
+    | Function
+    | Class
+    | Instance
+    | Maker
+    | RemoteFunction
+    | ActorClass
+    | Handle
+    | Lock
+    | Awaitable
+    | Coroutine
+    | Either
+    | None
+)
+
+
+class Scope:
+    """The names of a module or function; ``parent`` is the function or module around it."""
+
+    def __init__(self, program: Program, module: SourceModule, parent: Scope | None, body: Iterable[ast.AST]) -> None:
+        self.program = program
+        self.module = module
+        self.parent = parent
+        self.bindings: dict[str, list[ast.AST | None]] = {}
+        self._values: dict[str, Value] = {}
+        for node in own_nodes(body):
+            self._bind(node)
+
+    def _bind(self, node: ast.AST) -> None:
+        if isinstance(node, NAMED):
+            self._add(node.name, node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                self._add(alias.asname or alias.name.partition(".")[0], node)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    self._add(target.id, node.value)
+        elif isinstance(node, ast.AnnAssign):
+            if isinstance(node.target, ast.Name) and node.value is not None:
+                self._add(node.target.id, node.value)
+        else:
+            for name in names_given(node):
+                self._add(name, None)
+
+    def _add(self, name: str, node: ast.AST | None) -> None:
+        self.bindings.setdefault(name, []).append(node)
+
+    def add_parameters(self, names: Iterable[str]) -> None:
+        """Add the parameters of its function."""
+        for name in names:
+            self._add(name, None)
+
+    def value(self, name: str) -> Value:
+        """What the name stands for wherever that is certain."""
+        if name in self.bindings:
+            if name not in self._values:
+                self._values[name] = None  # a name that is defined by itself
+                self._values[name] = self._found(name)
+            return self._values[name]
+        if self.parent is not None:
+            return self.parent.value(name)
+        if name == "__name__":
+            return Constant("__main__" if self.module.is_main else self.module.name)
+        return External(name) if name in BUILTINS else None
+
+    def _found(self, name: str) -> Value:
+        nodes = self.bindings[name]
+        node = nodes[0]
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and all(
+            isinstance(one, (ast.Import, ast.ImportFrom)) for one in nodes
+        ):
+            return self.program.imported(self.module, node, name)
+        if len(nodes) != 1 or node is None:
+            return None
+        if isinstance(node, NAMED):
+            return self.program.defined(node)
+        value = self.program.evaluate(node, self) if isinstance(node, ast.expr) else None
+        if isinstance(value, Lock) and not value.name and self.parent is None:
+            return Lock(self.module.qualified(name), value.is_async)
+        return value
+
+
+class FunctionInfo:
+    """A function, method or lambda: its names and where it is defined."""
+
+    def __init__(self, node: AnyFunction, scope: Scope, owner: ClassInfo | None, holders: tuple[ast.AST, ...]) -> None:
+        self.node = node
+        self.owner = owner
+        self.holders = holders
+        body = node.body if isinstance(node.body, list) else [node.body]
+        self.body: Sequence[ast.AST] = body
+        self.scope = Scope(scope.program, scope.module, scope, body)
+        self.parameters = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        others = (*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+        self.scope.add_parameters((*self.parameters, *(one.arg for one in others)))
+        self.is_async = isinstance(node, ast.AsyncFunctionDef)
+
+    @property
+    def module(self) -> SourceModule:
+        """The file that it is in."""
+        return self.scope.module
+
+    @property
+    def name(self) -> str:
+        """Its own name, empty for a lambda."""
+        return "" if isinstance(self.node, ast.Lambda) else self.node.name
+
+    @cached_property
+    def is_generator(self) -> bool:
+        """Whether it yields."""
+        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(self.body))
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """The names that functions within it use."""
+        return captured_names(self.body)
+
+    @cached_property
+    def decorators(self) -> Sequence[Value]:
+        """What it is decorated with."""
+        assert self.scope.parent is not None
+        evaluate = self.scope.program.evaluate
+        listed = [] if isinstance(self.node, ast.Lambda) else self.node.decorator_list
+        return [evaluate(one, self.scope.parent) for one in listed]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its first parameter is the object or the class."""
+        return self.owner is not None and External("staticmethod") not in self.decorators
+
+
+class ClassInfo:
+    """A class: its methods, the classes it is derived from, and what its methods assign to its attributes."""
+
+    def __init__(self, node: ast.ClassDef, scope: Scope, holders: tuple[ast.AST, ...]) -> None:
+        self.node = node
+        self.scope = scope
+        self.name = node.name
+        self.holders = holders
+        self.methods: dict[str, FunctionInfo] = {}
+        self.inner: dict[str, ClassInfo] = {}
+        self.created: set[int | None] = set()
+        """The slots that the program's own creations of its actors ask for."""
+
+    @cached_property
+    def _bases(self) -> Sequence[Value]:
+        return [self.scope.program.evaluate(one, self.scope) for one in self.node.bases]
+
+    @cached_property
+    def mro(self) -> Sequence[ClassInfo]:
+        """The class and those it is derived from, as far as they are read."""
+        found: dict[ClassInfo, None] = {self: None}
+        waiting = [self]
+        while waiting and len(found) < 32:
+            one = waiting.pop(0)
+            bases = [base.info for base in one._bases if isinstance(base, (Class, ActorClass))]
+            waiting += [base for base in bases if base not in found]
+            found.update(dict.fromkeys(bases))
+        return [*found]
+
+    @cached_property
+    def has_unknown_base(self) -> bool:
+        """Whether a class that was not read may add methods."""
+        bases = [base for one in self.mro for base in one._bases if not isinstance(base, (Class, ActorClass))]
+        return not all(_is_plain(base) for base in bases)
+
+    def method(self, name: str) -> FunctionInfo | None:
+        """The method that an object of the class has under this name."""
+        return next((one.methods[name] for one in self.mro if name in one.methods), None)
+
+    @property
+    def all_methods(self) -> dict[str, FunctionInfo]:
+        """Its methods, also those of its bases."""
+        return {name: method for one in self.mro[::-1] for name, method in one.methods.items()}
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether a method is ``async def``."""
+        return any(one.is_async for one in self.all_methods.values())
+
+    @cached_property
+    def decorator(self) -> Maker | None:
+        """Its ``@ray.remote``; None without one. Decorators that are not known make its slots uncertain."""
+        values = [self.scope.program.evaluate(one, self.scope) for one in self.node.decorator_list]
+        makers = [one for one in map(as_maker, values) if one]
+        unknown = [one for one in values if not as_maker(one) and not _is_plain_decorator(one)]
+        if not makers:
+            return None
+        return Maker(None, has_groups=makers[0].has_groups) if unknown else makers[0]
+
+    @cached_property
+    def has_groups(self) -> bool:
+        """Whether methods name concurrency groups."""
+        decorators = (one for method in self.all_methods.values() for one in _calls_in(method.node))
+        named = any(word.arg == "concurrency_group" for one in decorators for word in one.keywords)
+        return named or bool(self.decorator and self.decorator.has_groups)
+
+    @property
+    def slots(self) -> int | None:
+        """How many calls an actor runs at a time; None if that is not certain."""
+        stated = self.decorator.slots if self.decorator else UNSTATED
+        created = {stated if slots == UNSTATED else slots for slots in self.created or {stated}}
+        slots = next(iter(created)) if len(created) == 1 else None
+        if slots != UNSTATED:
+            return slots
+        if self.has_unknown_base or self.scope.program.has_unknown_slots:
+            return None
+        return ASYNC_SLOTS if self.is_async else 1
+
+    @cached_property
+    def _assigned(self) -> dict[str, list[tuple[ast.expr | None, Scope]]]:
+        found: dict[str, list[tuple[ast.expr | None, Scope]]] = {}
+        for target, value in assignments(own_nodes(self.node.body)):
+            if isinstance(target, ast.Name):
+                found.setdefault(target.id, []).append((value, self.scope))
+        for method in self.methods.values():
+            for target, value in assignments(own_nodes(method.body)):
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    found.setdefault(target.attr, []).append((value, method.scope))
+        return found
+
+    def attribute(self, name: str) -> Value:
+        """What each assignment to an attribute gives it, if that is one thing; or a class within the class."""
+        if inner := next((info.inner[name] for info in self.mro if name in info.inner), None):
+            return self.scope.program.defined(inner.node)
+        listed = [one for info in self.mro for one in info._assigned.get(name, ())]
+        evaluate = self.scope.program.evaluate
+        values = [evaluate(node, scope) if node is not None else None for node, scope in listed]
+        if values and all(isinstance(one, Lock) for one in values):
+            return Lock(f"{self.name}.{name}", any(isinstance(one, Lock) and one.is_async for one in values))
+        return values[0] if len(values) == 1 else None
+
+
+def _calls_in(node: AnyFunction) -> Iterator[ast.Call]:
+    listed = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return (one for one in listed if isinstance(one, ast.Call))
+
+
+def _is_plain(base: Value) -> bool:
+    return isinstance(base, External) and (base.name in PLAIN_NAMES or base.path.startswith(PLAIN_BASES))
+
+
+def _is_plain_decorator(value: Value) -> bool:
+    return isinstance(value, External) and value.name in PLAIN_DECORATORS
+
+
+def as_maker(value: Value) -> Maker | None:
+    """The value if it is ``ray.remote``, with or without options."""
+    return Maker() if value == External("ray.remote") else value if isinstance(value, Maker) else None
+
+
+@dataclass
+class Program:
+    """The files of a program by the names of their modules; ``evaluate`` gives what an expression always is.
+
+    ``has_unknown_slots``: a class that is not known gets slots of its own. ``remote`` are the functions that the
+    program makes remote.
+    """
+
+    evaluate: Callable[[ast.expr, Scope], Value]
+    modules: dict[str, SourceModule] = field(default_factory=dict)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    functions: list[FunctionInfo] = field(default_factory=list)
+    classes: list[ClassInfo] = field(default_factory=list)
+    remote: set[FunctionInfo] = field(default_factory=set)
+    has_unknown_slots: bool = False
+    _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
+
+    def add(self, module: SourceModule) -> None:
+        """Add a file with all that it defines. Raises RecursionError."""
+        self.modules[module.name] = module
+        self.scopes[module.path] = scope = Scope(self, module, None, module.tree.body)
+        self._index(module.tree.body, scope, None, ())
+
+    def _index(
+        self, body: Iterable[ast.AST], scope: Scope, owner: ClassInfo | None, holders: tuple[ast.AST, ...]
+    ) -> None:
+        for node in own_nodes(body):
+            if isinstance(node, ast.ClassDef):
+                info = ClassInfo(node, scope, holders)
+                self._by_node[node] = info
+                self.classes.append(info)
+                if owner is not None:
+                    owner.inner[node.name] = info
+                self._index(node.body, scope, info, holders)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                function = FunctionInfo(node, scope, owner, holders)
+                self._by_node[node] = function
+                self.functions.append(function)
+                if owner is not None:
+                    owner.methods[node.name] = function
+                self._index(node.body, function.scope, None, (*holders, node))
+
+    def function(self, node: ast.AST) -> FunctionInfo | None:
+        """The function of a definition."""
+        found = self._by_node.get(node)
+        return found if isinstance(found, FunctionInfo) else None
+
+    def class_of(self, node: ast.AST) -> ClassInfo | None:
+        """The class of a definition."""
+        found = self._by_node.get(node)
+        return found if isinstance(found, ClassInfo) else None
+
+    def defined(self, node: ast.AST) -> Value:
+        """What a definition gives its name."""
+        found = self._by_node.get(node)
+        if isinstance(found, ClassInfo):
+            maker = found.decorator
+            return ActorClass(found, UNSTATED) if maker else Class(found)
+        if not isinstance(found, FunctionInfo):
+            return None
+        return next((self.made(one, found) for one in map(as_maker, found.decorators) if one), Function(found))
+
+    def made(self, maker: Maker, info: FunctionInfo) -> RemoteFunction:
+        """The remote function that is made of a function."""
+        self.remote.add(info)
+        return RemoteFunction(info.name, info.is_generator)
+
+    def imported(self, module: SourceModule, node: ast.AST, name: str) -> Value:
+        """What an import gives a name."""
+        if isinstance(node, ast.Import):
+            path = next((one.name if one.asname else name for one in node.names if name in _bound(one)), name)
+            return self._named(path)
+        assert isinstance(node, ast.ImportFrom)
+        alias = next((one.name for one in node.names if (one.asname or one.name) == name), name)
+        return self.attribute(self._named(module.start_of(node)), alias)
+
+    def _named(self, path: str) -> Value:
+        module = self.modules.get(path)
+        return Module(module) if module else External(path)
+
+    def attribute(self, of: Value, name: str) -> Value:
+        """The attribute of a module: what it defines, or a module in it."""
+        if isinstance(of, External):
+            return self._named(f"{of.path}.{name}")
+        if not isinstance(of, Module):
+            return None
+        scope = self.scopes[of.module.path]
+        if name in scope.bindings:
+            return scope.value(name)
+        inner = self.modules.get(f"{of.module.name}.{name}")
+        return Module(inner) if inner else None
+
+
+def _bound(alias: ast.alias) -> tuple[str]:
+    return (alias.asname or alias.name.partition(".")[0],)

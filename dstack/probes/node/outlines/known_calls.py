@@ -1,0 +1,318 @@
+"""Functions of Ray, asyncio and threading that an outline has steps of, and what they return.
+
+The rows are by the whole name of the function. What has no row returns something of which nothing is known, and the
+refs that it gets escape.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from dstack.probes.node.outlines.definitions import (
+    UNSTATED,
+    ActorClass,
+    Arguments,
+    Awaitable,
+    Class,
+    Constant,
+    External,
+    Function,
+    Handle,
+    Items,
+    Lock,
+    Maker,
+    Refs,
+    RemoteFunction,
+    Value,
+)
+from dstack.probes.node.outlines.definitions import Mapping as Dict
+from dstack.probes.node.outlines.steps import Steps
+from dstack.probes.node.outlines.values import choices, element_of, joined, refs_in
+
+
+class Walker(Protocol):
+    """What the functions need of the walk of a function."""
+
+    steps: Steps
+
+    def made_remote(self, value: Value, maker: Maker) -> Value:
+        """The remote function or actor class that is made of a function or class."""
+
+    def run_async(self, value: Value, node: ast.expr, *, blocks: bool) -> Value:
+        """Await a value; ``blocks`` if the caller's thread does nothing else meanwhile."""
+
+    def count_of(self, node: ast.expr) -> int | None:
+        """The number that an expression is, None if it is not known."""
+
+
+Known = Callable[[Walker, ast.Call, Arguments], Value]
+
+
+def _get(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    walker.steps.wait(node, arguments.get(0, "object_refs"), is_timed=arguments.has(1, "timeout"))
+    return None
+
+
+def _wait(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    refs = arguments.get(0, "object_refs")
+    refs = arguments.get(0, "ray_waitables") if refs is None else refs
+    waits_for_all = _is_for_all(walker, node, refs)
+    walker.steps.wait(node, refs, is_timed=arguments.has(3, "timeout") or not waits_for_all)
+    return Items([Items([Refs()]), Items() if waits_for_all else Items([element_of(refs)])], is_fixed=True)
+
+
+def _is_for_all(walker: Walker, node: ast.Call, refs: Value) -> bool:
+    """Whether ``ray.wait`` returns only when each of its refs is there."""
+    number = next((one.value for one in node.keywords if one.arg == "num_returns"), None)
+    if isinstance(number, ast.Call) and isinstance(number.func, ast.Name) and number.func.id == "len":
+        return bool(node.args) and [*map(ast.dump, number.args)] == [ast.dump(node.args[0])]
+    wanted = 1 if number is None else walker.count_of(number)
+    return isinstance(refs, Items) and refs.is_fixed and wanted is not None and wanted >= len(refs.elements)
+
+
+def _put(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    walker.steps.escape(arguments.all)
+    return Refs()
+
+
+def _remote(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    maker = maker_of(node, arguments)
+    if arguments.positional:
+        return walker.made_remote(arguments.positional[0], maker)
+    return maker
+
+
+def maker_of(node: ast.Call, arguments: Arguments) -> Maker:
+    """The options that a call states."""
+    return Maker(
+        slots=_slots(arguments),
+        streams=arguments.named.get("num_returns") in (Constant("streaming"), Constant("dynamic")),
+        has_groups="concurrency_groups" in arguments.named,
+    )
+
+
+def _slots(arguments: Arguments) -> int | None:
+    if "max_concurrency" not in arguments.named:
+        return UNSTATED if arguments.is_whole else None
+    stated = arguments.named["max_concurrency"]
+    value = stated.value if isinstance(stated, Constant) else None
+    return UNSTATED if stated == Constant(None) else value if isinstance(value, int) and value > 0 else None
+
+
+def _actor(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Handle()
+
+
+def _gather(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Awaitable((*arguments.positional, *arguments.starred))
+
+
+def _wait_for(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Awaitable((arguments.get(0, "fut"),), is_timed=arguments.has(1, "timeout"))
+
+
+def _asyncio_wait(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    is_partial = "timeout" in arguments.named or "return_when" in arguments.named
+    is_timed = is_partial and arguments.named.get("return_when") != External("asyncio.ALL_COMPLETED")
+    return Awaitable((arguments.get(0, "fs"),), is_timed=is_timed or arguments.has(1, "timeout"))
+
+
+def _same(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return arguments.positional[0] if arguments.positional else None
+
+
+def _awaitable(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Awaitable(arguments.positional[:1])
+
+
+def _run(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return walker.run_async(arguments.positional[0] if arguments.positional else None, node, blocks=True)
+
+
+def _lock(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock()
+
+
+def _async_lock(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock(is_async=True)
+
+
+def _semaphore(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock() if arguments.get(0, "value") in (None, Constant(1)) and arguments.is_whole else None
+
+
+def _async_semaphore(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock(is_async=True) if _semaphore(walker, node, arguments) else None
+
+
+def _nothing(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return None
+
+
+def _collection(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    value = arguments.positional[0] if arguments.positional else Items()
+    if isinstance(value, Items):
+        return Items([*value.elements], value.is_fixed)
+    if isinstance(value, Dict):
+        return Items([*value.keys.elements])
+    return None if value is None else Items([element_of(value)])
+
+
+def _dict(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    if not arguments.positional:
+        return Dict(Items(), Items([*arguments.named.values()]))
+    pairs = element_of(arguments.positional[0], all_of_them=True)
+    if isinstance(pairs, Items) and len(pairs.elements) == 2:
+        return Dict(Items([pairs.elements[0]]), Items([pairs.elements[1]]))
+    return None
+
+
+def _enumerate(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Items([Items([None, element_of(_same(walker, node, arguments), all_of_them=True)], is_fixed=True)])
+
+
+def _zip(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    together = [element_of(one, all_of_them=True) for one in arguments.positional]
+    return Items([Items([*together], is_fixed=arguments.is_whole)])
+
+
+def _element(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return element_of(_same(walker, node, arguments))
+
+
+def _len(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    value = _same(walker, node, arguments)
+    return Constant(len(value.elements)) if isinstance(value, Items) and value.is_fixed else None
+
+
+KNOWN: Mapping[str, Known] = {
+    "ray.get": _get,
+    "ray.wait": _wait,
+    "ray.put": _put,
+    "ray.remote": _remote,
+    "ray.get_actor": _actor,
+    **dict.fromkeys(("ray.cancel", "ray.kill", "asyncio.sleep", "asyncio.Event"), _nothing),
+    "asyncio.gather": _gather,
+    "asyncio.wait_for": _wait_for,
+    "asyncio.wait": _asyncio_wait,
+    "asyncio.run": _run,
+    **dict.fromkeys(("asyncio.shield", "asyncio.create_task", "asyncio.ensure_future"), _awaitable),
+    "asyncio.wrap_future": _same,
+    "threading.Lock": _lock,
+    "threading.RLock": _lock,
+    "threading.Semaphore": _semaphore,
+    "threading.BoundedSemaphore": _semaphore,
+    "asyncio.Lock": _async_lock,
+    "asyncio.Semaphore": _async_semaphore,
+    "asyncio.BoundedSemaphore": _async_semaphore,
+    **dict.fromkeys(
+        ("list", "tuple", "set", "frozenset", "sorted", "reversed", "iter", "collections.deque"), _collection
+    ),
+    **dict.fromkeys(("concurrent.futures.as_completed", "asyncio.as_completed"), _collection),
+    "dict": _dict,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "next": _element,
+    "min": _element,
+    "max": _element,
+    "len": _len,
+    **dict.fromkeys(("print", "str", "repr", "isinstance", "type", "id", "bool", "any", "all", "hasattr"), _nothing),
+    "typing.cast": lambda walker, node, arguments: arguments.get(1, "val"),
+}
+
+
+def _add(walker: Walker, node: ast.Call, base: Items, arguments: Arguments) -> Value:
+    for value in arguments.positional[-1:]:
+        base.add(value)
+    return None
+
+
+def _extend(walker: Walker, node: ast.Call, base: Items, arguments: Arguments) -> Value:
+    added = arguments.positional[0] if arguments.positional else None
+    if isinstance(added, Items):
+        base.elements += [one for one in added.elements if one not in base.elements]
+        base.is_fixed = False
+    elif added is not None:
+        base.add(element_of(added))
+    return None
+
+
+def _taken(walker: Walker, node: ast.Call, base: Items, arguments: Arguments) -> Value:
+    return element_of(base)
+
+
+def _cleared(walker: Walker, node: ast.Call, base: Items, arguments: Arguments) -> Value:
+    base.elements.clear()
+    return None
+
+
+ADDING: Mapping[str, Callable[[Walker, ast.Call, Items, Arguments], Value]] = {
+    **dict.fromkeys(("append", "add", "insert", "appendleft"), _add),
+    **dict.fromkeys(("extend", "update", "extendleft"), _extend),
+}
+OF_ITEMS = {**ADDING, **dict.fromkeys(("pop", "popleft"), _taken), "clear": _cleared}
+
+
+def mapping_method(base: Dict, name: str, arguments: Arguments) -> Value:
+    """What a method of a dict returns."""
+    if name == "items":
+        pair = [element_of(one, all_of_them=True) for one in (base.keys, base.values)]
+        return Items([Items(pair, is_fixed=True)])
+    if name in ("keys", "values"):
+        return Items([*getattr(base, name).elements])
+    if name == "setdefault":
+        base.keys.add(arguments.get(0, "key"))
+        base.values.add(arguments.get(1, "default"))
+    return element_of(base.values) if name in ("get", "pop", "setdefault") else None
+
+
+RUNNING = ("run_until_complete",)
+TASKS = ("create_task",)
+"""Methods of event loops and task groups."""
+
+
+def remote_of(walker: Walker, value: Value, maker: Maker) -> Value:
+    """``ray.remote`` of a function or class, or the value with these options."""
+    found: list[Value] = []
+    for one in choices(value):
+        if isinstance(one, ActorClass):
+            found.append(ActorClass(one.info, one.slots if maker.slots == UNSTATED else maker.slots))
+        elif isinstance(one, Class):
+            found.append(ActorClass(one.info, maker.slots))
+        elif isinstance(one, Function):
+            program = one.info.scope.program
+            made = program.made(maker, one.info)
+            found.append(RemoteFunction(made.name, made.streams or maker.streams))
+        elif isinstance(one, RemoteFunction):
+            found.append(RemoteFunction(one.name, one.streams or maker.streams))
+        else:
+            found.append(None)
+    return joined(found) if found else None
+
+
+def names_of(value: Value) -> Sequence[str]:
+    """What the tasks of a remote function or class are called; none if it is not known."""
+    found: list[str] = []
+    for one in choices(value):
+        if isinstance(one, RemoteFunction):
+            found.append(one.name)
+        elif isinstance(one, ActorClass):
+            found.append(one.info.name)
+        elif isinstance(one, External):
+            found.append(one.name)
+        else:
+            return ()
+    return [*dict.fromkeys(found)]
+
+
+def handle_of(value: Value) -> Value:
+    """The actor that a class makes; None if it is no class."""
+    made = [Handle(one.info) for one in choices(value) if isinstance(one, ActorClass)]
+    return joined(made) if made else Handle() if isinstance(value, External) and value.name[:1].isupper() else None
+
+
+def has_refs(values: Sequence[Value]) -> bool:
+    """Whether there are refs in these values."""
+    return any(True for value in values for _ in refs_in(value))

@@ -1,0 +1,86 @@
+"""The parsed files of a program, and what their statements assign."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from dstack.probes.node.redaction import masked_source
+
+AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAX_LINE = 160
+
+
+def own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of a body, without those within the functions and classes that it defines."""
+    waiting = [*body][::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, NAMED):
+            waiting += node.decorator_list[::-1]
+        elif not isinstance(node, ast.Lambda):
+            waiting += [*ast.iter_child_nodes(node)][::-1]
+
+
+class SourceModule:
+    """A file of the program, parsed; ``name`` is that of its module, and ``is_main`` says that it is the script."""
+
+    def __init__(self, path: str, name: str, lines: Sequence[str], tree: ast.Module, *, is_main: bool = False) -> None:
+        self.path = path
+        self.name = name
+        self.tree = tree
+        self.is_main = is_main
+        self._lines = lines
+        self.is_package = os.path.basename(path) == "__init__.py"
+
+    def line(self, number: int) -> str:
+        """The text of a line without secrets."""
+        return masked_source(self._lines[number - 1][:MAX_LINE].strip()) if 0 < number <= len(self._lines) else ""
+
+    def qualified(self, name: str) -> str:
+        """A name of the module, as the script would write it."""
+        return name if self.is_main else f"{self.name}.{name}"
+
+    def start_of(self, node: ast.ImportFrom) -> str:
+        """The module that names are imported from."""
+        package = (self.name if self.is_package else self.name.rpartition(".")[0]).split(".")
+        start = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+        return ".".join(filter(None, (start, node.module)))
+
+
+def captured_names(body: Iterable[ast.AST]) -> frozenset[str]:
+    """The names that functions and lambdas within a body use."""
+    inner = (node for node in own_nodes(body) if isinstance(node, (*NAMED, ast.Lambda)))
+    names = (node for one in inner for node in ast.walk(one) if isinstance(node, ast.Name))
+    return frozenset(node.id for node in names if isinstance(node.ctx, ast.Load))
+
+
+def names_given(node: ast.AST) -> Iterable[str]:
+    """The names that get values of which nothing is known."""
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        return node.names
+    target: ast.AST | None = None
+    if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension, ast.AugAssign, ast.NamedExpr)):
+        target = node.target
+    elif isinstance(node, ast.withitem):
+        target = node.optional_vars
+    elif isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Store):
+        target = node
+    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name)] if target else ()
+
+
+def assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """The targets of assignments with what they get; None for a part of it."""
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield target, node.value
+                if isinstance(target, (ast.Tuple, ast.List)):
+                    yield from ((one, None) for one in target.elts)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node.target, node.value
+        elif isinstance(node, ast.AugAssign):
+            yield node.target, None
