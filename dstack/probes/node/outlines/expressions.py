@@ -35,11 +35,11 @@ from dstack.probes.node.outlines.definitions import (
 )
 from dstack.probes.node.outlines.known_calls import (
     ADDING,
-    KNOWN,
     OF_ITEMS,
     RUNNING,
     TASKS,
     handle_of,
+    known_call,
     maker_of,
     mapping_method,
     names_of,
@@ -418,8 +418,8 @@ class Expressions:
 
     def called(self, node: ast.Call, value: Value, arguments: Arguments) -> Value:
         """What a call returns."""
-        if isinstance(value, External) and value.path in KNOWN:
-            return KNOWN[value.path](self, node, arguments)
+        if isinstance(value, External) and (known := known_call(value.path)):
+            return known(self, node, arguments)
         if isinstance(value, Function):
             if value.info.is_async and not value.info.is_generator:
                 return Coroutine(value, arguments, node)

@@ -1,7 +1,6 @@
 """Functions of Ray, asyncio and threading that an outline has steps of, and what they return.
 
-The rows are by the whole name of the function. What has no row returns something of which nothing is known, and the
-refs that it gets escape.
+What has no row returns something of which nothing is known, and the refs that it gets escape.
 """
 
 from __future__ import annotations
@@ -187,40 +186,50 @@ def _len(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return Constant(len(value.elements)) if isinstance(value, Items) and value.is_fixed else None
 
 
-KNOWN: Mapping[str, Known] = {
-    "ray.get": _get,
-    "ray.wait": _wait,
-    "ray.put": _put,
-    "ray.remote": _remote,
-    "ray.get_actor": _actor,
-    **dict.fromkeys(("ray.cancel", "ray.kill", "asyncio.sleep", "asyncio.Event"), _nothing),
-    "asyncio.gather": _gather,
-    "asyncio.wait_for": _wait_for,
-    "asyncio.wait": _asyncio_wait,
-    "asyncio.run": _run,
-    **dict.fromkeys(("asyncio.shield", "asyncio.create_task", "asyncio.ensure_future"), _awaitable),
-    "asyncio.wrap_future": _same,
-    "threading.Lock": _lock,
-    "threading.RLock": _lock,
-    "threading.Semaphore": _semaphore,
-    "threading.BoundedSemaphore": _semaphore,
-    "asyncio.Lock": _async_lock,
-    "asyncio.Semaphore": _async_semaphore,
-    "asyncio.BoundedSemaphore": _async_semaphore,
-    **dict.fromkeys(
-        ("list", "tuple", "set", "frozenset", "sorted", "reversed", "iter", "collections.deque"), _collection
-    ),
-    **dict.fromkeys(("concurrent.futures.as_completed", "asyncio.as_completed"), _collection),
-    "dict": _dict,
-    "enumerate": _enumerate,
-    "zip": _zip,
-    "next": _element,
-    "min": _element,
-    "max": _element,
-    "len": _len,
-    **dict.fromkeys(("print", "str", "repr", "isinstance", "type", "id", "bool", "any", "all", "hasattr"), _nothing),
-    "typing.cast": lambda walker, node, arguments: arguments.get(1, "val"),
+KNOWN: Mapping[str, Mapping[str, Known]] = {
+    "ray": {
+        "get": _get,
+        "wait": _wait,
+        "put": _put,
+        "remote": _remote,
+        "get_actor": _actor,
+        **dict.fromkeys(("cancel", "kill"), _nothing),
+    },
+    "asyncio": {
+        "gather": _gather,
+        "wait_for": _wait_for,
+        "wait": _asyncio_wait,
+        "run": _run,
+        **dict.fromkeys(("shield", "create_task", "ensure_future"), _awaitable),
+        "wrap_future": _same,
+        "as_completed": _collection,
+        "Lock": _async_lock,
+        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _async_semaphore),
+    },
+    "concurrent.futures": {"as_completed": _collection},
+    "threading": {
+        **dict.fromkeys(("Lock", "RLock"), _lock),
+        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore),
+    },
+    "collections": {"deque": _collection},
+    "typing": {"cast": lambda walker, node, arguments: arguments.get(1, "val")},
+    "": {
+        **dict.fromkeys(("list", "tuple", "set", "frozenset", "sorted", "reversed", "iter"), _collection),
+        "dict": _dict,
+        "enumerate": _enumerate,
+        "zip": _zip,
+        **dict.fromkeys(("next", "min", "max"), _element),
+        "len": _len,
+        **dict.fromkeys(("print", "str", "repr", "isinstance", "type", "id", "bool", "any", "all"), _nothing),
+    },
 }
+"""The functions by their module; built-in ones have none."""
+
+
+def known_call(path: str) -> Known | None:
+    """What is known of the function with this whole name."""
+    module, _, name = path.rpartition(".")
+    return KNOWN.get(module, {}).get(name)
 
 
 def _add(walker: Walker, node: ast.Call, base: Items, arguments: Arguments) -> Value:

@@ -150,16 +150,13 @@ class Walk(Expressions):
         return self._run(node.orelse)
 
     def _loop(self, node: ast.stmt, run_once: Callable[[], None]) -> None:
-        """Walk the body of a loop, twice if it has steps."""
+        """Walk the body of a loop, twice if it has steps; it is taken to run at least once."""
         running, since = self.steps.current, len(self.steps.drafts)
-        before = dict(running.names)
         with self.steps.in_loop(node.lineno):
             run_once()
             if len(self.steps.drafts) > since and len(self.steps.loops) <= MAX_LOOPS:
                 running.may_have_skipped = False
                 run_once()
-        for name, value in before.items():
-            running.names[name] = joined([value, running.names.get(name)], since)
 
     def _run_With(self, node: ast.With | ast.AsyncWith) -> bool:
         taken: list[tuple[ast.expr, Lock, int | None]] = []
