@@ -29,7 +29,7 @@ class Step:
     ``Class.lock`` of another object, or a name of the module. ``loops`` are the lines of the loops around a step,
     outermost first. A step that ``is_optional`` is in a branch, or after one that may have returned, or runs beside
     others, or it waits for one of its calls and it is not known for which. A step that ``is_timed`` has a timeout, or
-    only asks whether there is a value, or continues with some of its values.
+    only asks whether there is a value, or continues with some of its values; in the last case alone it ``is_any``.
     """
 
     kind: StepKind
@@ -42,6 +42,7 @@ class Step:
     escapes: bool = False
     awaits: bool = False
     is_timed: bool = False
+    is_any: bool = False
     is_optional: bool = False
     loops: tuple[Natural, ...] = ()
 

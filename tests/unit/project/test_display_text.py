@@ -15,8 +15,12 @@ from tests.paths import ROOT
 PACKAGE = ROOT / "dstack"
 KINDS = {*get_args(CallKind), *get_args(GroupLibrary)}
 """Values of types, which some sites have as their ids."""
-NAMES = {text for site in SITES.values() for text in (site.id, site.name) if text} - KINDS - {"CompiledDAGFuture"}
-"""Without the name of a class of Ray's, which is also that of a wait."""
+NAMES = (
+    {text for site in SITES.values() for text in (site.id, site.name) if text}
+    - KINDS
+    - {"CompiledDAGFuture", "asyncio"}
+)
+"""Without the names of a class and of a module, which are also those of waits."""
 TABLES = {PACKAGE / "call_sites.py", *(PACKAGE / "libraries").glob("*/__init__.py")}
 """The modules that define sites."""
 SOURCES = sorted({*PACKAGE.rglob("*.py")} - TABLES)

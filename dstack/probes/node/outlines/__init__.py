@@ -152,8 +152,8 @@ class _Outlines:
             return walk()
         except TooManySteps:
             self._problems[TOO_LARGE] = None
-        except RecursionError:
-            self._problems[f"{module.path} is nested too deeply"] = None
+        except Exception as error:  # no source may end the sample of a node
+            self._problems[f"{module.path} could not be followed: {type(error).__name__}"] = None
         return None
 
 

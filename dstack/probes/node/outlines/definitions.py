@@ -163,10 +163,11 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Awaitable:
-    """What waits for its parts when it is awaited, all at a time; ``is_timed`` if it may end before they have."""
+    """What waits for its parts when it is awaited; ``is_timed`` or ``is_any`` if it may end before all have ended."""
 
     parts: tuple[Value, ...]
     is_timed: bool = False
+    is_any: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -174,6 +175,15 @@ class Coroutine:
     """A call of an async function, which runs when it is awaited."""
 
     function: Function
+    arguments: Arguments
+    node: ast.Call
+
+
+@dataclass(eq=False, slots=True)
+class Elsewhere:
+    """A call that another thread makes; what waits for its end waits for what it waits for."""
+
+    called: Value
     arguments: Arguments
     node: ast.Call
 
@@ -200,10 +210,14 @@ class Arguments:
             return self.named[name]
         return self.positional[position] if position < len(self.positional) else None
 
-    def has(self, position: int, name: str) -> bool:
-        """Whether the argument is given, and is not None."""
+    def limits(self, position: int, name: str = "timeout") -> bool:
+        """Whether a limit of time is given; None and -1 are none."""
         is_given = name in self.named or position < len(self.positional)
-        return is_given and self.get(position, name) != Constant(None)
+        return is_given and self.get(position, name) not in (Constant(None), Constant(-1))
+
+    def after(self, number: int) -> Arguments:
+        """Those without the first ones."""
+        return Arguments(self.positional[number:], self.named, self.starred, self.is_whole)
 
     @property
     def all(self) -> tuple[Value, ...]:
@@ -228,6 +242,7 @@ Value = (
     | Lock
     | Awaitable
     | Coroutine
+    | Elsewhere
     | Either
     | None
 )

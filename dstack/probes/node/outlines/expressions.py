@@ -18,6 +18,7 @@ from dstack.probes.node.outlines.definitions import (
     Constant,
     Coroutine,
     Either,
+    Elsewhere,
     External,
     Function,
     FunctionInfo,
@@ -37,7 +38,9 @@ from dstack.probes.node.outlines.known_calls import (
     ADDING,
     OF_ITEMS,
     RUNNING,
+    SUBMITTING,
     TASKS,
+    elsewhere,
     handle_of,
     known_call,
     maker_of,
@@ -45,7 +48,7 @@ from dstack.probes.node.outlines.known_calls import (
     names_of,
     remote_of,
 )
-from dstack.probes.node.outlines.steps import Running, Steps, Yielded, flattened
+from dstack.probes.node.outlines.steps import Effect, Running, Steps, Yielded, flattened
 from dstack.probes.node.outlines.values import choices, element_of, item_at, joined, refs_in
 
 MAX_DEPTH = 4
@@ -349,7 +352,7 @@ class Expressions:
             return OF_ITEMS[name](self, node, base, arguments)
         if isinstance(base, Mapping):
             return mapping_method(base, name, arguments)
-        if isinstance(base, (Refs, Awaitable)):
+        if isinstance(base, (Refs, Awaitable, Elsewhere)):
             return self._future_call(node, base, name, arguments)
         return self._unknown_method(node, called, arguments)
 
@@ -361,6 +364,9 @@ class Expressions:
             ADDING[name](self, node, made, arguments)
             self.assign(called.value, made)
             self.steps.escape(arguments.all)
+        elif name in SUBMITTING and arguments.positional:
+            submitted = elsewhere(self, node, arguments.after(int(name == "run_in_executor")))
+            return submitted if name == "submit" else Awaitable((submitted,))
         elif name in TASKS:
             return Awaitable(arguments.positional[:1])
         elif name in RUNNING and arguments.positional:
@@ -375,12 +381,17 @@ class Expressions:
         if is_captured or isinstance(target, ast.Attribute):
             self.steps.escape(added)
 
-    def _future_call(self, node: ast.Call, base: Refs | Awaitable, name: str, arguments: Arguments) -> Value:
+    def _future_call(
+        self, node: ast.Call, base: Refs | Awaitable | Elsewhere, name: str, arguments: Arguments
+    ) -> Value:
         if name == "future":
             return base
         if name == "result" and isinstance(base, Refs):
-            self.steps.wait(node, base, is_timed=arguments.has(0, "timeout"))
+            self.steps.wait(node, base, is_timed=arguments.limits(0))
             return None
+        if name in ("result", "join") and isinstance(base, Elsewhere):
+            with self.steps.in_time_limit(arguments.limits(0)):
+                return self._run_elsewhere(base, "blocks")
         self.steps.escape(arguments.all)
         return None
 
@@ -388,10 +399,10 @@ class Expressions:
         if name == "release":
             self.release(node, lock)
         elif name == "acquire":
-            is_timed = arguments.has(1, "timeout") or arguments.has(0, "blocking")
             if lock.is_async:
                 return Awaitable((lock,))
-            self.acquire(node, lock, is_timed=is_timed and arguments.positional != (Constant(True),))
+            may_fail = arguments.get(0, "blocking") not in (None, Constant(True))
+            self.acquire(node, lock, is_timed=may_fail or arguments.limits(1))
         return None
 
     def acquire(self, node: ast.expr, lock: Lock, *, is_timed: bool = False) -> int | None:
@@ -457,17 +468,31 @@ class Expressions:
         if isinstance(value, Refs):
             self.steps.wait(node, value, awaits=not blocks)
         elif isinstance(value, Coroutine):
-            return self.inline(value.function, value.arguments, value.node, blocks=blocks)
+            return self.inline(value.function, value.arguments, value.node, "blocks" if blocks else None)
         elif isinstance(value, Awaitable):
             return self._run_parts(value, node, blocks=blocks)
+        elif isinstance(value, Elsewhere):
+            return self._run_elsewhere(value, "frees")
+        elif self.steps.held and value is None:
+            self.steps.add("wait", node, awaits=not blocks)
+        return None
+
+    def _run_elsewhere(self, value: Elsewhere, effect: Effect) -> Value:
+        """Wait for a call in another thread."""
+        if isinstance(value.called, Function):
+            return self.inline(value.called, value.arguments, value.node, effect)
+        if value.called == External("ray.get"):
+            is_timed = value.arguments.limits(1)
+            self.steps.wait(value.node, value.arguments.get(0, ""), awaits=effect == "frees", is_timed=is_timed)
         return None
 
     def _run_parts(self, awaitable: Awaitable, node: ast.expr, *, blocks: bool) -> Value:
         parts = flattened(awaitable)
         refs: list[Value] = [one for one in parts if isinstance(one, Refs)]
         if refs:
-            self.steps.wait(node, Items(refs), awaits=not blocks, is_timed=awaitable.is_timed)
-        with self.steps.in_time_limit(awaitable.is_timed):
+            awaits, is_timed, is_any = not blocks, awaitable.is_timed, awaitable.is_any
+            self.steps.wait(node, Items(refs), awaits=awaits, is_timed=is_timed, is_any=is_any)
+        with self.steps.in_time_limit(awaitable.is_timed or awaitable.is_any):
             if len(parts) == 1:
                 return self._run_part(parts[0], node, blocks=blocks)
             with self.steps.in_branch():  # one beside the other: no part follows another
@@ -481,7 +506,7 @@ class Expressions:
             return None
         return None if isinstance(part, Refs) else self.run_async(part, node, blocks=blocks)
 
-    def inline(self, function: Function, arguments: Arguments, node: ast.expr, *, blocks: bool = False) -> Value:
+    def inline(self, function: Function, arguments: Arguments, node: ast.expr, effect: Effect | None = None) -> Value:
         """Walk a function of the program where it is called; what it returns."""
         info = function.info
         is_running = any(one.info is info for one in self.steps.running)
@@ -491,7 +516,7 @@ class Expressions:
         self._calls_left -= 1
         closure = function.closure if isinstance(function.closure, Running) else None
         path, since = (*self.steps.current.path, node), len(self.steps.drafts)
-        running = Running(info.scope, info.captured, info, closure, path, blocks=blocks)
+        running = Running(info.scope, info.captured, info, closure, path, effect=effect)
         self._bind(running, function, arguments)
         self.steps.running.append(running)
         try:

@@ -16,6 +16,7 @@ from dstack.probes.node.outlines.definitions import (
     Awaitable,
     Class,
     Constant,
+    Elsewhere,
     External,
     Function,
     Handle,
@@ -46,11 +47,12 @@ class Walker(Protocol):
         """The number that an expression is, None if it is not known."""
 
 
+ALL = External("asyncio.ALL_COMPLETED")
 Known = Callable[[Walker, ast.Call, Arguments], Value]
 
 
 def _get(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    walker.steps.wait(node, arguments.get(0, "object_refs"), is_timed=arguments.has(1, "timeout"))
+    walker.steps.wait(node, arguments.get(0, "object_refs"), is_timed=arguments.limits(1))
     return None
 
 
@@ -58,7 +60,7 @@ def _wait(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     refs = arguments.get(0, "object_refs")
     refs = arguments.get(0, "ray_waitables") if refs is None else refs
     waits_for_all = _is_for_all(walker, node, refs)
-    walker.steps.wait(node, refs, is_timed=arguments.has(3, "timeout") or not waits_for_all)
+    walker.steps.wait(node, refs, is_timed=arguments.limits(1), is_any=not waits_for_all)
     return Items([Items([Refs()]), Items() if waits_for_all else Items([element_of(refs)])], is_fixed=True)
 
 
@@ -109,13 +111,12 @@ def _gather(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _wait_for(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Awaitable((arguments.get(0, "fut"),), is_timed=arguments.has(1, "timeout"))
+    return Awaitable((arguments.get(0, "fut"),), is_timed=arguments.limits(1))
 
 
 def _asyncio_wait(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    is_partial = "timeout" in arguments.named or "return_when" in arguments.named
-    is_timed = is_partial and arguments.named.get("return_when") != External("asyncio.ALL_COMPLETED")
-    return Awaitable((arguments.get(0, "fs"),), is_timed=is_timed or arguments.has(1, "timeout"))
+    is_any = arguments.named.get("return_when", ALL) != ALL
+    return Awaitable((arguments.get(0, "fs"),), is_timed=arguments.limits(1), is_any=is_any)
 
 
 def _same(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -124,6 +125,25 @@ def _same(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
 
 def _awaitable(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return Awaitable(arguments.positional[:1])
+
+
+def _to_thread(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Awaitable((elsewhere(walker, node, arguments),))
+
+
+def elsewhere(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    """The call of the first argument with the others, in another thread."""
+    others = arguments.after(1)
+    walker.steps.escape(others.all)
+    return Elsewhere(arguments.get(0, "func"), others, node)
+
+
+def _thread(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    given, named = arguments.named.get("args", Items(is_fixed=True)), arguments.named.get("kwargs")
+    walker.steps.escape(arguments.all)
+    if not isinstance(given, Items) or not given.is_fixed or named is not None:
+        return None
+    return Elsewhere(arguments.named.get("target"), Arguments(tuple(given.elements)), node)
 
 
 def _run(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -200,6 +220,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         "wait_for": _wait_for,
         "wait": _asyncio_wait,
         "run": _run,
+        "to_thread": _to_thread,
         **dict.fromkeys(("shield", "create_task", "ensure_future"), _awaitable),
         "wrap_future": _same,
         "as_completed": _collection,
@@ -208,6 +229,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
     },
     "concurrent.futures": {"as_completed": _collection},
     "threading": {
+        "Thread": _thread,
         **dict.fromkeys(("Lock", "RLock"), _lock),
         **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore),
     },
@@ -279,7 +301,8 @@ def mapping_method(base: Dict, name: str, arguments: Arguments) -> Value:
 
 RUNNING = ("run_until_complete",)
 TASKS = ("create_task",)
-"""Methods of event loops and task groups."""
+SUBMITTING = ("submit", "run_in_executor")
+"""Methods of event loops, groups of tasks and executors."""
 
 
 def remote_of(walker: Walker, value: Value, maker: Maker) -> Value:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dstack.observed.outlines import Step, StepKind
 from dstack.probes.node.outlines.definitions import Awaitable, FunctionInfo, Instance, Items, Scope, Value
@@ -35,6 +36,7 @@ class Draft:
     name: str
     awaits: bool
     is_timed: bool
+    is_any: bool
     is_optional: bool
     loops: tuple[int, ...]
     of: set[int] = field(default_factory=set)
@@ -53,18 +55,23 @@ class Draft:
             takes=tuple(sorted(self.takes)),
             escapes=self.escapes,
             awaits=self.awaits,
-            is_timed=self.is_timed,
+            is_timed=self.is_timed or self.is_any,
+            is_any=self.is_any and not self.is_timed,
             is_optional=self.is_optional,
             loops=self.loops,
         )
 
 
+Effect = Literal["blocks", "frees"]
+"""What an event loop or thread of its own does to the thread that waits for it: it is blocked, or free."""
+
+
 class Running:
     """A function that is walked, or the code of a module: its names, and whether it may have ended.
 
-    ``may_have_left`` since a branch returned, ``may_have_skipped`` since one left this pass of a loop. ``blocks`` if it
-    runs an event loop of its own until a coroutine ends, ``is_static`` if names have no values
-    of the moment. With ``stops_at_yield`` the walk ends with a yield, by :class:`Yielded`.
+    ``may_have_left`` since a branch returned, ``may_have_skipped`` since one left this pass of a loop. It has an
+    ``effect`` if an event loop or thread of its own runs it. If it ``is_static``, names have no values of the moment.
+    With ``stops_at_yield`` its walk ends with a yield, by :class:`Yielded`.
     """
 
     def __init__(
@@ -75,7 +82,7 @@ class Running:
         closure: Running | None = None,
         path: tuple[Hashable, ...] = (),
         *,
-        blocks: bool = False,
+        effect: Effect | None = None,
         is_static: bool = False,
         stops_at_yield: bool = False,
     ) -> None:
@@ -86,7 +93,7 @@ class Running:
         self.closure = closure
         self.captured = captured
         self.path = path
-        self.blocks = blocks
+        self.effect = effect
         self.names: dict[str, Value] = {}
         self.returned: list[Value] = []
         self.yielded = Items()
@@ -125,6 +132,8 @@ class Steps:
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
         self.running: list[Running] = []
+        self.held = 0
+        """The locks of threads that are held."""
         self.loops: tuple[int, ...] = ()
         self._branches = 0
         self._timed = 0
@@ -165,7 +174,14 @@ class Steps:
             self.current.may_have_skipped = skipped
 
     def add(
-        self, kind: StepKind, node: ast.expr, name: str = "", *, awaits: bool = False, is_timed: bool = False
+        self,
+        kind: StepKind,
+        node: ast.expr,
+        name: str = "",
+        *,
+        awaits: bool = False,
+        is_timed: bool = False,
+        is_any: bool = False,
     ) -> int:
         """The step at an expression; a second pass of a loop finds that of the first. Raises TooManySteps."""
         place = (self.current.path, node, kind, name if kind in ("acquire", "release") else "")
@@ -181,8 +197,9 @@ class Steps:
                     line=node.lineno,
                     source=module.line(node.lineno),
                     name=name,
-                    awaits=awaits and not any(one.blocks for one in self.running),
-                    is_timed=is_timed or self._timed > 0,
+                    awaits=next((one.effect == "frees" for one in self.running if one.effect), awaits),
+                    is_timed=is_timed or (self._timed > 0 and kind in ("wait", "acquire")),
+                    is_any=is_any,
                     is_optional=self._is_optional,
                     loops=self.loops,
                 )
@@ -193,12 +210,14 @@ class Steps:
     def _is_optional(self) -> bool:
         return self._branches > 0 or any(one.may_have_left or one.may_have_skipped for one in self.running)
 
-    def wait(self, node: ast.expr, value: Value, *, awaits: bool = False, is_timed: bool = False) -> None:
+    def wait(
+        self, node: ast.expr, value: Value, *, awaits: bool = False, is_timed: bool = False, is_any: bool = False
+    ) -> None:
         """A wait for the refs in a value; there is none if all of them are there."""
         found = [*refs_in(value)]
         if found and not any(one.calls for one in found):
             return
-        draft = self.drafts[self.add("wait", node, awaits=awaits, is_timed=is_timed)]
+        draft = self.drafts[self.add("wait", node, awaits=awaits, is_timed=is_timed, is_any=is_any)]
         draft.of.update(call for one in found for call in one.calls)
         draft.is_optional |= any(one.is_one_of for one in found)
 

@@ -25,7 +25,7 @@ from dstack.probes.node.outlines.definitions import (
 )
 from dstack.probes.node.outlines.expressions import Expressions
 from dstack.probes.node.outlines.source_modules import SourceModule, captured_names
-from dstack.probes.node.outlines.steps import Running, TooManySteps
+from dstack.probes.node.outlines.steps import Effect, Running, TooManySteps
 from dstack.probes.node.outlines.values import CHOSEN, element_of, joined
 
 MAX_LOOPS = 2
@@ -169,7 +169,10 @@ class Walk(Expressions):
                 if item.optional_vars is not None:
                     entered = element_of(value) if isinstance(value, Items) else value
                     self.assign(item.optional_vars, entered if isinstance(value, (Instance, Items)) else None)
+            held = sum(not lock.is_async for _, lock, acquired in taken if acquired is not None)
+            self.steps.held += held
             has_ended = self._run(node.body)
+            self.steps.held -= held
             for expression, lock, acquired in taken[::-1]:
                 released = self.release(expression, lock)
                 if released is not None and acquired is not None:
@@ -254,7 +257,7 @@ def evaluate(node: ast.expr, scope: Scope) -> Value:
 class Static(Walk):
     """The walk of an expression alone, without that of functions."""
 
-    def inline(self, function: Function, arguments: Arguments, node: ast.expr, *, blocks: bool = False) -> Value:
+    def inline(self, function: Function, arguments: Arguments, node: ast.expr, effect: Effect | None = None) -> Value:
         """No function is walked."""
         return None
 
