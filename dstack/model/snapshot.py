@@ -522,7 +522,6 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     repeated_calls: tuple[RepeatedCall, ...] = ()
     task_event_window: TaskEventWindow | None = None
     history: TaskHistory | None = None
-    outlines: tuple[ProgramOutline, ...] = ()
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, TcpEnd] = {}
     raylet_reports: tuple[RayletReport, ...] = ()
