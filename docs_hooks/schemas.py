@@ -11,6 +11,7 @@ from dstack.model.snapshot import VERSION
 from dstack.report.check_schema import check_schema
 from dstack.report.graph_files import graph_schema
 from dstack.report.memory_text import memory_schema
+from dstack.report.prediction_text import prediction_schema
 from dstack.report.stacks_files import stacks_schema
 
 Json = dict[str, Any]
@@ -23,6 +24,7 @@ Generated from the code when this site is built. A test validates the JSON of ev
   `dstack.check/2`, [JSON Schema](schema/check-2.json).
 - `dstack stacks --json`: `dstack.stacks/1`, [JSON Schema](schema/stacks-1.json).
 - `dstack memory --json`: `dstack.memory/1`, [JSON Schema](schema/memory-1.json).
+- `dstack predict --json`: `dstack.predict/1`, [JSON Schema](schema/predict-1.json).
 - `dstack graph --format json`: `dstack.graph/1`, [JSON Schema](schema/graph-1.json).
 - Snapshot files, as `dstack snapshot -o` writes them: `dstack.snapshot`, version {version},
   [JSON Schema](schema/snapshot-2.json).
@@ -34,6 +36,7 @@ Fields are only added within a major version, so a reader must ignore fields tha
 def pages() -> dict[str, str]:
     """The page, and a file for each schema."""
     check, stacks, graph, memory = check_schema(), stacks_schema(), graph_schema(), memory_schema()
+    predict = prediction_schema()
     snapshot = snapshot_schema()
     text = "\n\n".join(
         [
@@ -44,13 +47,22 @@ def pages() -> dict[str, str]:
             *_types(stacks),
             "## The memory document",
             *_types(memory),
+            "## The prediction document",
+            *_types(predict),
             "## The graph document",
             *_types(graph),
             "## The snapshot file",
             *_types({"$defs": {name: one for name, one in snapshot["$defs"].items() if name not in check["$defs"]}}),
         ]
     )
-    files = {"check-2": check, "stacks-1": stacks, "memory-1": memory, "graph-1": graph, "snapshot-2": snapshot}
+    files = {
+        "check-2": check,
+        "stacks-1": stacks,
+        "memory-1": memory,
+        "predict-1": predict,
+        "graph-1": graph,
+        "snapshot-2": snapshot,
+    }
     return {"schema.md": text, **{f"schema/{name}.json": json.dumps(one, indent=2) for name, one in files.items()}}
 
 

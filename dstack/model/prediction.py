@@ -75,30 +75,23 @@ class CapacityNeed(Model, frozen=True):
     """How much of a resource calls need together so that they do not wait for each other for ever.
 
     ``at_once`` calls ``name`` were seen at the same time; each holds ``held`` of the resource while it waits for
-    ``awaits``, which needs ``needed`` of it. So fewer than ``minimum`` hang, if as many run at once. ``present`` is
-    what the cluster has, and ``hangs_at`` how many at once hang on it. The line is where the call waits.
+    ``awaits``, which needs ``needed`` of it. So with less than ``minimum`` they hang, if as many run at once.
+    ``present`` is what the cluster has, and ``hangs_at`` how many at once hang on it, 0 if that is unknown. The line is
+    where the call waits. Without ``awaits``, the ``name`` is of actors that hold the resource as long as they live.
     """
 
     name: str
-    awaits: str
     resource: str
-    held: float
-    needed: float
     at_once: int
+    minimum: float
     present: float
+    awaits: str = ""
+    held: float = 0.0
+    needed: float = 0.0
+    hangs_at: int = 0
     file: str | None = None
     line: int | None = None
     source: str = ""
-
-    @property
-    def minimum(self) -> float:
-        """The least with which as many as were seen at once do not hang."""
-        return self.held * self.at_once + self.needed
-
-    @property
-    def hangs_at(self) -> int:
-        """How many at once hang on the cluster that was seen."""
-        return max(1, int((self.present - self.needed) // self.held) + 1)
 
 
 class Prediction(Model, frozen=True):

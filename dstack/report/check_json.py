@@ -18,6 +18,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
 from dstack.files.document_file import to_json
 from dstack.model.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import Timer
@@ -60,9 +61,14 @@ class _DocumentBuilder:
             "tasks_per_s": diagnosis.progress.per_s if diagnosis.progress else None,
             "outside_ray": [_outside(wait) for wait in diagnosis.outside],
             "child_processes": [self._child(worker_id, child) for worker_id, child in self._index.children()],
+            "possible_deadlocks": self._possible(),
             "coverage": self._coverage(),
             "timing": _timing(self._snapshot),
         }
+
+    def _possible(self) -> list[PossibleDeadlock] | None:
+        """What another order of the calls could reach; None without a history of tasks."""
+        return None if self._snapshot.history is None else list(self._analysed.prediction.possible)
 
     def _finding(self, finding: Finding) -> check_schema.DocumentFinding:
         return {

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from dstack.model.diagnosis import Exactness, FindingKind, Verdict
+from dstack.model.prediction import PossibleDeadlock
 from dstack.observed.calls import GroupLibrary
 from dstack.observed.node import Failure, LogKind, LogStream
 from dstack.observed.processes import Access, LoopBody
@@ -325,6 +326,10 @@ class Document(TypedDict):
     tasks_per_s: Annotated[float | None, Meta(description="Tasks of all jobs that ended each second lately")]
     outside_ray: list[DocumentOutside]
     child_processes: list[DocumentChild]
+    possible_deadlocks: Annotated[
+        list[PossibleDeadlock] | None,
+        Meta(description="Deadlocks that another order of the same calls could reach; null without a history of tasks"),
+    ]
     coverage: DocumentCoverage
     timing: DocumentTiming
 

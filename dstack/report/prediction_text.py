@@ -13,7 +13,7 @@ from dstack.files.document_file import to_json
 from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_schema import Json
-from dstack.report.rich_text import Row, SafeText, place_of, plain_text, print_rows
+from dstack.report.rich_text import Row, SafeText, location, plain_text, print_rows
 from dstack.words import SHOWN, capitalised, duration, listed, plural, shortly
 
 INDENT = " " * 3
@@ -78,7 +78,7 @@ def _member_rows(possible: PossibleDeadlock, at: int, numbers: dict[int, int]) -
     lead = f"{INDENT}{numbers[at]}  "
     title = SafeText(member.name, "bold").append(f" of {member.actor}" if member.actor else "")
     if member.file:
-        title.append(f"  {place_of(member.file, member.line)}", "cyan")
+        title.append(f"  {location(member.file, member.line)}", "cyan")
     if member.source:
         title.append(f"  {member.source}")
     yield Row(lead, " " * len(lead), title)
@@ -172,7 +172,14 @@ def fix(possible: PossibleDeadlock) -> str:
 def need_rows(need: CapacityNeed) -> Iterator[Row]:
     """What a kind of call needs of a resource, and where it would hang."""
     lead = "Needs: "
-    where = f" ({place_of(need.file, need.line)})" if need.file else ""
+    if not need.awaits:
+        text = (
+            f"{need.minimum:g} {need.resource} for the actors that lived at once, {need.name}, and kept it as long (this "
+            f"cluster has {need.present:g}). With less the last of them are never created."
+        )
+        yield Row(lead, " " * len(lead), SafeText(text))
+        return
+    where = f" ({location(need.file, need.line)})" if need.file else ""
     yield Row(
         lead,
         " " * len(lead),

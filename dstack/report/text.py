@@ -198,7 +198,8 @@ def _print_memory(console: Console, analysed: AnalysedSnapshot) -> None:
 
 
 def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, details: bool = False) -> None:
-    """What was not observed, then what was, and when."""
+    """What another order could reach, what was not observed, then what was, and when."""
+    _print_possible(console, analysed, shown, details=details)
     _print_gaps(console, analysed, shown)
     snapshot, job = analysed.snapshot, analysed.diagnosis.job
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
@@ -208,6 +209,21 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, det
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
     if untested := untested_ray(snapshot.ray_version):
         console.print(SafeText(f"{untested}.", "dim"))
+
+
+def _print_possible(console: Console, analysed: AnalysedSnapshot, shown: int, *, details: bool) -> None:
+    """The deadlocks that another order of the same calls could reach, if the snapshot has a history of tasks."""
+    if analysed.snapshot.history is None:
+        return
+    from dstack.report.prediction_text import headline as possible_headline
+    from dstack.report.prediction_text import possible_rows
+
+    found = analysed.prediction.possible
+    for one in found[:shown]:
+        text = f"{possible_headline(one)}. This is not so now: dstack predict shows how it could happen."
+        print_rows(console, possible_rows(one) if details else [Row("Possible: ", " " * 10, SafeText(text))])
+    if len(found) > shown:
+        console.print(SafeText(f"{' ' * 10}and {plural(len(found) - shown, 'more possible deadlock')}", "dim"))
 
 
 def _print_gaps(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.naming import names
@@ -34,7 +34,7 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
     if history is None:
         return Prediction(limits=("There is no history of tasks, so no calls can be put in another order.",))
     seen = SeenWorld(history, vertices)
-    found = [one for stuck in possible_deadlocks(seen.world) if (one := _Explained(seen, stuck).possible())]
+    found = _each_once(one for stuck in possible_deadlocks(seen.world) if (one := _Explained(seen, stuck).possible()))
     why = tuple(dict.fromkeys(one.why_partial for one in snapshot.outlines if one.why_partial))
     left_out = history.history.left_out + history.history.dropped
     missing = (f"{left_out:,} older calls are not in the history.",) if left_out else ()
@@ -46,6 +46,17 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
         without_source=tuple(seen.without_source),
         limits=(*why, *missing),
     )
+
+
+def _each_once(found: Iterable[PossibleDeadlock]) -> Sequence[PossibleDeadlock]:
+    """Of those with the same calls at the same lines the one that the run was closest to; in their order."""
+    best: dict[frozenset[object], PossibleDeadlock] = {}
+    for one in found:
+        shape = frozenset((member.name, member.file, member.line, member.awaits) for member in one.members)
+        known = best.get(shape)
+        if known is None or (one.gap_s or 0.0) < (known.gap_s or 0.0):
+            best[shape] = one
+    return list(best.values())
 
 
 class _Explained:

@@ -18,6 +18,7 @@ from dstack.report.finding import status_sentence
 from dstack.report.logs_text import log_rows, tails_of_finding
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render
+from dstack.report.prediction_text import possible_text
 from dstack.report.profile_text import profile_shortfalls
 from dstack.report.rich_text import place_of, plain_text, print_rows
 from dstack.report.summaries import SHOWN_FAILURES, missing_attempts, shortfalls
@@ -71,6 +72,16 @@ def section(data: ReportData) -> Section | None:
         starving=data.analysed.starving,
     )
     return Section("findings", "Findings", body)
+
+
+def possible_section(data: ReportData) -> Section | None:
+    """The deadlocks that another order of the same calls could reach; None if none is known."""
+    if data.analysed.snapshot.history is None or not data.analysed.prediction.possible:
+        return None
+    found = data.analysed.prediction.possible
+    texts = [possible_text(one) for one in found[:SHOWN_FINDINGS]]
+    body = render("possible.html", texts=texts, left_out=len(found) - len(texts))
+    return Section("possible", "Possible deadlocks", body)
 
 
 def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, str]) -> Drawn:

@@ -37,6 +37,7 @@ from dstack.report.summaries import headline, recording_summary
 
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     findings_section.section,
+    findings_section.possible_section,
     waits_section.section,
     stacks_section.section,
     flame_section.section,
