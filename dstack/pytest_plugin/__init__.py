@@ -17,7 +17,6 @@ from dstack.pytest_plugin import options
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
-    from dstack.pytest_plugin.prediction import Predictor
 
 FIXTURE = "dstack"
 Wrapper = Generator[None, Any, Any]
@@ -26,6 +25,12 @@ Wrapper = Generator[None, Any, Any]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options to the command line and the ini file."""
     options.add_options(parser)
+
+
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    """Lets ``--dstack-predict`` without a value stand before a file, which would be its value."""
+    bare = f"--dstack-{options.PREDICT}"
+    args[:] = [f"{one}=warn" if one == bare else one for one in args]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,14 +100,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not config.stash[options.SETTINGS].is_used:
         return
     passed = [report for report in terminalreporter.getreports("passed") if hasattr(report, "get_sections")]
-    settings = config.stash[options.SETTINGS]
-    if settings.predictor is not None:
-        _print_predictions(terminalreporter, settings.predictor)
     notes = [(one.nodeid, text) for one in passed for _, text in one.get_sections(f"Captured {options.SECTION}")]
     if notes:
         terminalreporter.section(options.SECTION)
     for nodeid, text in notes:
         terminalreporter.line(f"{nodeid}: {text}")
+    predictor = config.stash[options.SETTINGS].predictor
+    if predictor is not None and predictor.tests_s:
+        share = predictor.spent_s / predictor.tests_s
+        terminalreporter.line(f"dstack: prediction took {predictor.spent_s:.1f} s, {share:.1%} of the tests' time")
 
 
 @pytest.fixture(name=FIXTURE)
@@ -167,21 +173,17 @@ def _predict(item: pytest.Item, settings: options.PluginSettings) -> None:
     __tracebackhide__ = True
     if settings.predictor is None or ("ray._private.worker" not in sys.modules and not settings.address):
         return
-    texts = settings.predictor.at_end_of(item, item.stash[options.BEGAN_AT])
+    from dstack.errors import DstackError
+
+    try:
+        texts = settings.predictor.at_end_of(item, item.stash[options.BEGAN_AT])
+    except DstackError as error:
+        item.add_report_section("call", options.SECTION, f"could not predict deadlocks. {error}")
+        return
     if texts and settings.predicts == "error":
         pytest.fail("Another order of the test's calls can deadlock.\n\n" + "\n".join(texts), pytrace=False)
-
-
-def _print_predictions(terminalreporter: Any, predictor: Predictor) -> None:
-    """Lists the possible deadlocks with the tests that showed them, and what the prediction took."""
-    terminalreporter.section("dstack: possible deadlocks")
-    for nodeid, text in predictor.found:
-        terminalreporter.line(f"{nodeid}\n{text}")
-    for nodeid, text in predictor.failures:
-        terminalreporter.line(f"{nodeid}: {text}")
-    share = predictor.spent_s / predictor.tests_s if predictor.tests_s else 0.0
-    none = "" if predictor.found else "None was found. "
-    terminalreporter.line(f"{none}Prediction took {predictor.spent_s:.1f} s, {share:.1%} of the tests' time.")
+    for text in texts:
+        item.add_report_section("call", options.SECTION, f"another order of its calls can deadlock.\n{text}")
 
 
 def _fail_if_stuck(item: pytest.Item, settings: options.PluginSettings) -> None:

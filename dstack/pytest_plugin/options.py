@@ -21,6 +21,7 @@ Predict = Literal["off", "warn", "error"]
 PREDICTS: tuple[Predict, ...] = ("off", "warn", "error")
 CHECKS: tuple[Check, ...] = ("off", "end", "module")
 FAIL_ON: tuple[FailOn, ...] = ("timeout", "stuck")
+PREDICT = "predict"
 _OPTIONS = {
     "timeout": (
         "SECONDS",
@@ -38,7 +39,7 @@ _OPTIONS = {
         "SECONDS",
         "Profile the cluster of a test that takes longer, from then on, and print where its time goes.",
     ),
-    "predict": (
+    PREDICT: (
         "warn|error",
         "Predict deadlocks that another order of each test's calls could reach: list them, or fail the test (error).",
     ),
@@ -78,7 +79,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Adds each option as ``--dstack-NAME``, and as ``dstack_NAME`` in the ini file."""
     group = parser.getgroup("dstack", "hangs on Ray clusters")
     for name, (metavar, text) in _OPTIONS.items():
-        if name == "predict":
+        if name == PREDICT:
             group.addoption(f"--dstack-{name}", metavar=metavar, help=text, nargs="?", const="warn")
         else:
             group.addoption(f"--dstack-{name}", metavar=metavar, help=text)
@@ -92,7 +93,7 @@ def settings_of(config: pytest.Config) -> PluginSettings:
         raise pytest.UsageError(f"--dstack-check must be one of {', '.join(CHECKS)}, not {check!r}.")
     if fail_on not in FAIL_ON:
         raise pytest.UsageError(f"--dstack-fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
-    predicts = _given(config, "predict") or "off"
+    predicts = _given(config, PREDICT) or "off"
     if predicts not in PREDICTS:
         raise pytest.UsageError(
             f"--dstack-predict must be warn or error, not {predicts!r}: write --dstack-predict=warn."

@@ -174,8 +174,8 @@ def need_rows(need: CapacityNeed) -> Iterator[Row]:
     lead = "Needs: "
     if not need.awaits:
         text = (
-            f"{need.minimum:g} {need.resource} for the actors that lived at once, {need.name}, and kept it as long (this "
-            f"cluster has {need.present:g}). With less the last of them are never created."
+            f"{need.minimum:g} {need.resource} for the actors that lived at once, {need.name}, and kept it so long "
+            f"(this cluster has {need.present:g}). With less the last of them are never created."
         )
         yield Row(lead, " " * len(lead), SafeText(text))
         return

@@ -96,6 +96,27 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
 
 
 @pytest.mark.ray
+def test_a_test_whose_calls_could_deadlock_in_another_order_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both tests pass without the prediction; the caller of the second one waits between its calls."""
+    pytester.makepyfile((PROGRAMS / "pytest_sessions/predicted_tests.py").read_text())
+    with own_environment() as environment:
+        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
+            monkeypatch.setenv(name, environment[name])
+        result = run(pytester, "--dstack-predict=error")
+    found = outcomes(pytester)
+    assert {name: one.status for name, one in found.items()} == {
+        "test_both_work": "failure",
+        "test_one_after_the_other": "passed",
+    }, result.outlines
+    text = " ".join(found["test_both_work"].text.split())
+    assert "2 calls of Shop.work wait for each other for ever" in text
+    assert "return ray.get(self.other.ping.remote())" in text
+    result.stdout.fnmatch_lines(["dstack: prediction took *"])
+
+
+@pytest.mark.ray
 @pytest.mark.exhaustive
 def test_a_test_fails_for_the_hang_it_leaves_and_not_for_hangs_of_other_jobs(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

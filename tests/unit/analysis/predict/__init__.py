@@ -1,0 +1,1 @@
+"""Predictions from runs that did not hang."""

@@ -1,0 +1,221 @@
+"""What is predicted from runs that ended, and which guards exclude it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.prediction import PossibleDeadlock, Prediction
+from dstack.report.prediction_text import headline, how, possible_text
+from tests.unit.scenes.runs import Run
+
+SHOPS = """
+import ray
+
+@ray.remote{options}
+class Shop:
+    {define} ping(self):
+        return 1
+
+    {define} work(self):
+        return {wait}
+
+def main():
+    a, b = Shop.remote(), Shop.remote()
+    {calls}
+"""
+BOTH = "ray.get([a.work.remote(), b.work.remote()])"
+IN_TURN = "ray.get(a.work.remote())\n    ray.get(b.work.remote())"
+GET = "ray.get(self.other.ping.remote())"
+
+
+def shops(
+    folder: Path,
+    calls: str = BOTH,
+    wait: str = GET,
+    define: str = "def",
+    options: str = "",
+    *,
+    second_at: float = 0.6,
+    has_source: bool = True,
+) -> Prediction:
+    """Two actors that ask each other: the second call begins after the first one has ended."""
+    run = Run(folder, SHOPS.format(calls=calls, wait=wait, define=define, options=options))
+    a, b = run.actor("Shop"), run.actor("Shop")
+    for own, other, at in ((a, b, 0.1), (b, a, second_at)):
+        work = run.call("Shop.work", at, at + 0.2, of=own)
+        run.call("Shop.ping", at + 0.05, at + 0.1, of=other, by=work)
+    return AnalysedSnapshot.of(run.snapshot(has_source=has_source)).prediction
+
+
+def test_two_actors_that_ask_each_other_may_meet(tmp_path: Path) -> None:
+    (possible,) = shops(tmp_path).possible
+
+    assert [(one.name, one.is_queued) for one in possible.members] == [
+        ("Shop.work", False),
+        ("Shop.ping", True),
+        ("Shop.work", False),
+        ("Shop.ping", True),
+    ]
+    assert headline(possible) == "2 calls of Shop.work wait for each other for ever if they run at the same time"
+    assert how(possible).startswith("2 begins before Shop.ping, for which 1 waits. In this run one had ended 0.3 s")
+    assert possible.members[0].source == "return ray.get(self.other.ping.remote())"
+    assert "max_concurrency" in possible_text(possible)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        {"calls": IN_TURN},
+        {"wait": "ray.get(self.other.ping.remote(), timeout=5)"},
+        {"wait": "self.other.ping.remote()"},
+        {"define": "async def", "wait": "await self.other.ping.remote()"},
+        {"options": "(max_concurrency=2)"},
+        {"has_source": False},
+    ],
+    ids=["one caller waits in between", "timeout", "no wait", "await", "second slot", "unknown source"],
+)
+def test_what_excludes_it_is_known(guard: dict[str, object], tmp_path: Path) -> None:
+    assert not shops(tmp_path, **guard).possible  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wait", "options", "held"),
+    [("await self.other.ping.remote()", "(max_concurrency=1)", "only slot"), (GET, "", "event loop")],
+)
+def test_async_methods_may_meet_too(wait: str, options: str, held: str, tmp_path: Path) -> None:
+    (possible,) = shops(tmp_path, wait=wait, options=options, define="async def").possible
+
+    assert {hold.kind for one in possible.members for hold in one.holds} == {held}
+
+
+def test_times_that_contradict_the_source_are_believed(tmp_path: Path) -> None:
+    """The caller submits the second call while the first one runs, so it does not wait in between."""
+    assert shops(tmp_path, calls=IN_TURN, second_at=0.2).possible
+
+
+def test_an_actor_that_runs_two_calls_at_once_has_no_only_slot(tmp_path: Path) -> None:
+    run = Run(tmp_path, SHOPS.format(calls=BOTH, wait=GET, define="def", options=""))
+    a, b = run.actor("Shop"), run.actor("Shop")
+    for own, other, at in ((a, b, 0.1), (b, a, 0.6), (a, b, 0.7), (b, a, 0.7)):
+        work = run.call("Shop.work", at, at + 0.3, of=own)
+        run.call("Shop.ping", at + 0.05, at + 0.1, of=other, by=work)
+
+    assert not AnalysedSnapshot.of(run.snapshot()).prediction.possible
+
+
+def test_a_run_that_ends_in_the_deadlock_predicts_nothing(tmp_path: Path) -> None:
+    run = Run(tmp_path, SHOPS.format(calls=BOTH, wait=GET, define="def", options=""))
+    a, b = run.actor("Shop"), run.actor("Shop")
+    works = [(run.call("Shop.work", 0.1, of=own), other) for own, other in ((a, b), (b, a))]
+    for work, other in works:
+        run.call("Shop.ping", 0.2, of=other, by=work)
+
+    assert not AnalysedSnapshot.of(run.snapshot()).prediction.possible
+
+
+BANK = """
+import threading
+import ray
+
+@ray.remote(max_concurrency=2)
+class Bank:
+    def __init__(self):
+        self.left = threading.Lock()
+        self.right = threading.Lock()
+
+    def to_right(self):
+        with self.left:
+            with self.right:
+                pass
+
+    def to_left(self):
+        with self.{first}:
+            with self.{second}:
+                pass
+
+def main():
+    bank = Bank.remote()
+    ray.get([bank.to_right.remote(), bank.to_left.remote()])
+"""
+
+
+def bank(folder: Path, first: str, second: str) -> tuple[PossibleDeadlock, ...]:
+    run = Run(folder, BANK.format(first=first, second=second))
+    actor = run.actor("Bank")
+    run.call("Bank.to_right", 0.1, 0.2, of=actor)
+    run.call("Bank.to_left", 0.3, 0.4, of=actor)
+    return AnalysedSnapshot.of(run.snapshot()).prediction.possible
+
+
+def test_locks_in_two_orders_may_meet(tmp_path: Path) -> None:
+    (possible,) = bank(tmp_path, "right", "left")
+
+    assert [(one.name, one.awaits) for one in possible.members] == [
+        ("Bank.to_right", "self.right"),
+        ("Bank.to_left", "self.left"),
+    ]
+    assert "Take the locks in the same order in Bank.to_right and Bank.to_left." in possible_text(possible)
+
+
+def test_locks_in_one_order_do_not(tmp_path: Path) -> None:
+    assert not bank(tmp_path, "left", "right")
+
+
+TRIALS = """
+import ray
+
+@ray.remote(num_gpus=1)
+def evaluate():
+    return 1
+
+@ray.remote(num_gpus=1)
+def trial():
+    return ray.get(evaluate.remote())
+
+def main():
+    ray.get([trial.remote(), trial.remote()])
+"""
+
+
+def trials(folder: Path, gpus: float, second_at: float) -> Prediction:
+    run = Run(folder, TRIALS, GPU=gpus)
+    for at in (0.1, second_at):
+        trial = run.call("trial", 0.1, at + 0.2, began=at, GPU=1.0)
+        run.call("evaluate", at + 0.05, at + 0.1, by=trial, GPU=1.0)
+    return AnalysedSnapshot.of(run.snapshot()).prediction
+
+
+def test_tasks_that_hold_what_their_children_need_may_meet(tmp_path: Path) -> None:
+    (possible,) = trials(tmp_path, gpus=2, second_at=0.4).possible
+
+    assert {(hold.kind, hold.name) for one in possible.members for hold in one.holds} == {("resource", "GPU")}
+
+
+def test_enough_of_the_resource_is_told_as_a_need(tmp_path: Path) -> None:
+    prediction = trials(tmp_path, gpus=4, second_at=0.15)
+
+    assert not prediction.possible
+    (need,) = prediction.needs
+    assert (need.name, need.awaits, need.at_once, need.minimum, need.hangs_at) == ("trial", "evaluate", 2, 3, 4)
+
+
+def test_actors_that_live_at_once_need_their_resources_together(tmp_path: Path) -> None:
+    run = Run(tmp_path, SHOPS.format(calls=BOTH, wait=GET, define="def", options="(num_cpus=1)"), CPU=64.0)
+    for _ in range(3):
+        run.actor("Shop", CPU=1.0)
+
+    (need,) = AnalysedSnapshot.of(run.snapshot()).prediction.needs
+    assert (need.name, need.minimum, need.present) == ("3 × Shop", 3, 64)
+
+
+def test_without_a_history_nothing_is_predicted_and_it_says_so(tmp_path: Path) -> None:
+    from msgspec.structs import replace
+
+    run = Run(tmp_path, TRIALS)
+    prediction = AnalysedSnapshot.of(replace(run.snapshot(), history=None)).prediction
+
+    assert not prediction.possible
+    assert prediction.limits

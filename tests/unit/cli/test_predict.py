@@ -1,0 +1,79 @@
+"""The command ``predict`` on saved snapshots: text, JSON, exit codes and wrong options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from dstack.cli import main
+from dstack.files.snapshot_file import save
+from dstack.report.prediction_text import NOTHING, PredictionDocument
+from tests.unit.analysis.predict.test_predict import TRIALS
+from tests.unit.scenes.runs import Run
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["predict", *arguments])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A run of two tasks that hold a GPU each, one after the other, while each waits for another one."""
+    seen = Run(tmp_path, TRIALS, GPU=2)
+    for at in (0.1, 0.4):
+        trial = seen.call("trial", 0.1, at + 0.2, began=at, GPU=1.0)
+        seen.call("evaluate", at + 0.05, at + 0.1, by=trial, GPU=1.0)
+    path = tmp_path / "run.json"
+    save(seen.snapshot(), path)
+    return str(path)
+
+
+def test_a_possible_deadlock_has_its_lines_and_a_fix(file: str) -> None:
+    done = run(file)
+
+    assert done.exit_code == 0
+    assert done.stdout.startswith("POSSIBLE DEADLOCK  2 calls of trial wait for each other for ever")
+    assert "app.py:10  return ray.get(evaluate.remote())" in done.stdout
+    assert "Fix: Do not hold GPU in trial while waiting for evaluate" in done.stdout
+
+
+def test_the_exit_code_is_1_on_request(file: str) -> None:
+    assert run(file, "--error").exit_code == 1
+
+
+def test_json_is_a_versioned_document(file: str) -> None:
+    document = msgspec.json.decode(run(file, "--json").stdout, type=PredictionDocument)
+
+    assert document["schema"] == "dstack.predict/1"
+    assert [len(one.members) for one in document["prediction"].possible] == [4]
+
+
+def test_reports_of_the_snapshot_name_it_and_its_verdict_stays(file: str) -> None:
+    shown = CliRunner().invoke(main, ["show", file])
+    checked = CliRunner().invoke(main, ["check", file, "--json"])
+
+    assert "Possible: 2 calls of trial wait for each other for ever" in shown.stdout
+    assert len(msgspec.json.decode(checked.stdout)["possible_deadlocks"]) == 1
+    assert checked.exit_code in (0, 4)
+
+
+def test_without_the_source_only_samples_count_and_it_says_so(file: str, tmp_path: Path) -> None:
+    from dstack.files.snapshot_file import load
+
+    unread = tmp_path / "unread.json"
+    save(replace(load(file), outlines=()), unread)
+
+    done = run(str(unread), "--error")
+    assert (done.exit_code, NOTHING in done.stdout) == (0, True)
+    assert "The source of trial was not read" in done.stdout
+
+
+def test_a_file_and_an_address_are_a_usage_error(file: str) -> None:
+    done = run(file, "--address", "10.0.0.1:6379")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "FILE cannot be combined with --address" in done.stderr
