@@ -14,6 +14,7 @@ So what is reported can happen if the world is true; a set of more than :data:`L
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ UNSUBMITTED, QUEUED = -2, -1
 """Positions of a run before its first step; others count the steps that it has done."""
 LARGEST = 8
 """The most runs of a stuck set."""
-MAX_WORK, MAX_STATES, MAX_CHOICES = 2_000_000, 3_000, 64
-"""Bound the search for sets, for an order that leads to one, and the ways in which slots can be taken."""
-FEW_ALIKE = 6
+MAX_WORK, MAX_STATES, MAX_CHOICES, MAX_QUEUED = 1_000_000, 3_000, 64, 16
+"""Bound the search for sets, for an order that leads to one, the ways in which slots can be taken, and queues."""
+FEW_ALIKE = 3
 """The most runs of one shape on one server that are tried."""
 EPSILON = 1e-9
 
@@ -75,7 +76,9 @@ Step: TypeAlias = "Submit | WaitFor | Acquire | Release"
 class Run:
     """One run of a task on a ``server``, if it is a call on an actor. ``after`` are the runs that make its arguments.
 
-    Runs of one ``shape`` are alike: only some of them are tried.
+    Runs of one ``shape`` are alike: only some of them are tried. ``submitted`` and ``ended`` are when it was in the run
+    that was seen, by one clock: what had ended before another was submitted does not depend on that, so it need not be
+    looked at. Without these times all runs are.
     """
 
     steps: tuple[Step, ...] = ()
@@ -83,6 +86,8 @@ class Run:
     needs: Mapping[Id, float] = field(default_factory=dict)
     after: tuple[Id, ...] = ()
     shape: Id = None
+    submitted: float | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +138,39 @@ class World:
         }
 
     @cached_property
-    def earlier(self) -> Mapping[Id, Sequence[Id]]:
-        """The calls of the same caller to the same server that were submitted before each call."""
-        found: dict[Id, Sequence[Id]] = {}
+    def previous(self) -> Mapping[Id, Id]:
+        """The call of the same caller to the same server that was submitted before each call, if there is one."""
+        found: dict[Id, Id] = {}
         for run in self.runs.values():
-            calls: dict[Id, list[Id]] = defaultdict(list)
+            last: dict[Id, Id] = {}
             for step in run.steps:
                 server = self.runs[step.run].server if isinstance(step, Submit) else None
                 if isinstance(step, Submit) and server is not None:
-                    found[step.run] = tuple(calls[server])
-                    calls[server].append(step.run)
+                    if server in last:
+                        found[step.run] = last[server]
+                    last[server] = step.run
         return found
+
+    @cached_property
+    def _submissions(self) -> Mapping[Id, tuple[list[float], list[int]]]:
+        """By caller: when it submitted its calls, in their order, and at which of its steps."""
+        found: dict[Id, tuple[list[float], list[int]]] = {}
+        for key, run in self.runs.items():
+            times: list[float] = []
+            numbers: list[int] = []
+            for number, step in enumerate(run.steps):
+                submitted = self.runs[step.run].submitted if isinstance(step, Submit) else None
+                if submitted is not None and (not times or submitted >= times[-1]):
+                    times.append(submitted)
+                    numbers.append(number)
+            found[key] = times, numbers
+        return found
+
+    def first_step_after(self, key: Id, time: float) -> int:
+        """A step of a run before which all that it waited for had ended by this time."""
+        times, numbers = self._submissions[key]
+        at = bisect_right(times, time)
+        return numbers[at - 1] if at else 0
 
     @cached_property
     def waits(self) -> Mapping[Id, Sequence[int]]:
@@ -236,7 +263,9 @@ class _Search:
         for key, run in world.runs.items():
             queued, waits, held = ("queued", key), ("waits", key), [("lock", lock) for lock in world.all_locks(key)]
             edges.setdefault(queued, []).extend(("waits", one) for one in run.after)
-            edges[queued].extend(("queued", one) for one in (*run.after, *world.earlier.get(key, ())))
+            edges[queued].extend(("queued", one) for one in run.after)
+            if key in world.previous:
+                edges[queued].append(("queued", world.previous[key]))
             held += [("resource", resource) for resource in run.needs]
             if run.server is not None:
                 held.append(("server", run.server))
@@ -276,14 +305,15 @@ class _Search:
         if self._work > MAX_WORK:
             return
         required = self._required(stuck)
-        self._work += len(required) if required else 1
+        self._work += 1
         if required is None:
             return
         if not open_:
             members = frozenset(stuck.items())
             if members not in self._known:
                 self._known.add(members)
-                found = self._schedule(stuck, self._completed(stuck, required))
+                completed = self._completed(stuck, required)
+                found = self._schedule(stuck, completed) or self._schedule(stuck, required)
                 if found is not None:
                     yield found
             return
@@ -309,8 +339,7 @@ class _Search:
         else:
             for argument in run.after:
                 yield from ([one] for one in self._forms(argument))
-            for other in world.earlier.get(key, ()):
-                yield [(other, QUEUED)]
+            yield from ([(other, QUEUED)] for other in self._queued_before(key))
             if server is not None and not server.has_loop:
                 yield from self._full(run.server, server.slots, stuck)
             for resource, amount in run.needs.items():
@@ -323,6 +352,14 @@ class _Search:
                     yield [(other, place)]
             if position == QUEUED:
                 yield from self._full(run.server, server.slots, stuck)
+
+    def _queued_before(self, key: Id) -> Iterator[Id]:
+        """The calls of the same caller to the same server before this one, the last ones."""
+        for _ in range(MAX_QUEUED):
+            if key not in self._world.previous:
+                return
+            key = self._world.previous[key]
+            yield key
 
     def _forms(self, key: Id) -> Iterator[tuple[Id, int]]:
         if key in self._world.submission:
@@ -386,14 +423,18 @@ class _Search:
         return required
 
     def _required(self, stuck: Mapping[Id, int], besides: Mapping[Id, int] | None = None) -> dict[Id, int] | None:
-        """How far each run must have come at least; None if one must have come further than where it is stuck."""
+        """How far each run must have come at least; None if one must have come further than where it is stuck.
+
+        Runs that had ended before any of the stuck ones was submitted are left out.
+        """
         world = self._world
+        since = self._since(stuck)
         required: dict[Id, int] = {}
         pending = [*stuck.items(), *(besides or {}).items()]
         while pending:
             key, position = pending.pop()
             before = required.get(key, UNSUBMITTED)
-            if before >= position:
+            if before >= position or self._ended_before(key, since):
                 continue
             if position > stuck.get(key, position):
                 return None
@@ -403,11 +444,23 @@ class _Search:
                 pending.append((caller, number + 1))
             if before < 0 <= position:
                 pending.extend((argument, world.end(argument)) for argument in world.runs[key].after)
-                pending.extend((other, self._left(other)) for other in world.earlier.get(key, ()))
-            for step in world.runs[key].steps[max(before, 0) : max(position, 0)]:
+                if key in world.previous:
+                    pending.append((world.previous[key], self._left(world.previous[key])))
+            begin = max(before, 0, world.first_step_after(key, since))
+            for step in world.runs[key].steps[begin : max(position, 0)]:
                 if isinstance(step, WaitFor):
                     pending.extend((target, world.end(target)) for target in step.runs)
+            self._work += max(1, position - begin)
         return required
+
+    def _since(self, stuck: Iterable[Id]) -> float:
+        """When the first of these was submitted."""
+        times = (self._world.runs[key].submitted for key in stuck)
+        return min((float("-inf") if time is None else time for time in times), default=float("-inf"))
+
+    def _ended_before(self, key: Id, time: float) -> bool:
+        ended = self._world.runs[key].ended
+        return ended is not None and ended < time
 
     def _left(self, key: Id) -> int:
         """How far a call must have come before the next one of its caller begins on the same server."""
@@ -420,12 +473,11 @@ class _Search:
         before = frozenset(self._independent(stuck, required))
         keys = [key for key in required if key not in before]
         keys.sort(key=lambda key: key in stuck)
-        begin = {key: UNSUBMITTED if key in world.submission else QUEUED for key in keys}
-        for key in keys:
-            if key in world.submission and world.submission[key][0] in before:
-                begin[key] = QUEUED
-        state = _State(world, keys, required, before)
-        events = state.order(tuple(begin[key] for key in keys))
+        moving = set(keys)
+        begin = [
+            UNSUBMITTED if key in world.submission and world.submission[key][0] in moving else QUEUED for key in keys
+        ]
+        events = _State(world, keys, required).order(tuple(begin))
         return None if events is None else Possible(stuck, tuple(events), before)
 
     def _independent(self, stuck: Stuck, required: Mapping[Id, int]) -> Iterator[Id]:
@@ -438,7 +490,7 @@ class _Search:
 
     def _after(self, stuck: Stuck, required: Mapping[Id, int]) -> Mapping[Id, int]:
         """The first position of each run that it can only reach after one of the stuck ones has begun."""
-        world = self._world
+        world, since = self._world, self._since(stuck)
         found = dict.fromkeys(stuck, 0)
 
         def reach(key: Id, position: int) -> bool:
@@ -447,10 +499,12 @@ class _Search:
         def first(key: Id) -> int | None:
             caller = world.submission.get(key)
             others = [(one, world.end(one)) for one in world.runs[key].after]
-            others += [(one, self._left(one)) for one in world.earlier.get(key, ())]
+            if key in world.previous:
+                others.append((world.previous[key], self._left(world.previous[key])))
             if (caller is not None and reach(caller[0], caller[1] + 1)) or any(reach(*one) for one in others):
                 return 0
-            for number, step in enumerate(world.runs[key].steps):
+            begin = world.first_step_after(key, since)
+            for number, step in enumerate(world.runs[key].steps[begin:], begin):
                 if isinstance(step, WaitFor) and any(reach(one, world.end(one)) for one in step.runs):
                     return number + 1
             return None
@@ -471,14 +525,13 @@ def step_yields(step: Step) -> bool:
 
 
 class _State:
-    """Moves runs to their required positions, one step at a time; ``before`` have ended."""
+    """Moves runs to their required positions, one step at a time; all others that matter have ended."""
 
-    def __init__(self, world: World, keys: Sequence[Id], required: Mapping[Id, int], before: frozenset[Id]) -> None:
+    def __init__(self, world: World, keys: Sequence[Id], required: Mapping[Id, int]) -> None:
         self._world = world
         self._keys = keys
         self._number = {key: number for number, key in enumerate(keys)}
         self._required = tuple(required[key] for key in keys)
-        self._before = before
 
     def order(self, begin: tuple[int, ...]) -> list[Event] | None:
         """The events from these positions to the required ones; None if none was found."""
@@ -514,12 +567,13 @@ class _State:
         return tuple(moved)
 
     def _position(self, key: Id, state: tuple[int, ...]) -> int:
-        if key in self._before:
-            return self._world.end(key)
-        return state[self._number[key]] if key in self._number else UNSUBMITTED
+        return state[self._number[key]] if key in self._number else self._world.end(key)
 
     def _has_ended(self, key: Id, state: tuple[int, ...]) -> bool:
-        return self._position(key, state) >= self._world.end(key) if key in self._world.runs else True
+        return self._position(key, state) >= self._world.end(key)
+
+    def _has_begun(self, key: Id, state: tuple[int, ...]) -> bool:
+        return self._position(key, state) >= 0
 
     def _may_move(self, number: int, state: tuple[int, ...]) -> bool:
         world, key, position = self._world, self._keys[number], state[number]
@@ -537,7 +591,7 @@ class _State:
         if position == QUEUED:
             return (
                 all(self._has_ended(argument, state) for argument in run.after)
-                and all(self._position(other, state) >= 0 for other in world.earlier.get(key, ()))
+                and (key not in world.previous or self._has_begun(world.previous[key], state))
                 and (server is None or len(beside) < server.slots)
                 and all(
                     amount + sum(world.runs[other].needs.get(resource, 0.0) for other, _ in running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -196,6 +197,25 @@ def random_world(rng: random.Random) -> World:
     return World(runs, servers, {"GPU": float(rng.choice((1, 2)))})
 
 
+def timed(world: World, rng: random.Random) -> World:
+    """The world with the times of one run that ended; times are numbers of steps."""
+    orders = Orders(world)
+    while True:
+        state, path = orders.begin(), [orders.begin()]
+        while following := list(orders.following(state)):
+            state = rng.choice(following)
+            path.append(state)
+        if all(orders.done(state, key) for key in orders.keys):
+            break
+    runs = {}
+    for number, key in enumerate(orders.keys):
+        positions = [one[number] for one in path]
+        submitted = next(time for time, position in enumerate(positions) if position >= -1)
+        ended = positions.index(len(world.runs[key].steps))
+        runs[key] = replace(world.runs[key], submitted=float(submitted), ended=float(ended))
+    return World(runs, world.servers, world.capacity)
+
+
 def is_there(orders: Orders, state: State, possible: Possible) -> bool:
     return all(orders.at(state, key) == place for key, place in possible.stuck.items())
 
@@ -211,6 +231,7 @@ def test_another_order_hangs_exactly_if_one_of_all_orders_does(seed: int) -> Non
             continue
         found = list(possible_deadlocks(world))
         assert bool(found) == can_hang, world
+        assert bool(list(possible_deadlocks(timed(world, rng)))) == can_hang, world
         for possible in found:
             assert is_there(orders, orders.replay(possible), possible)
             there = [state for state in orders.reachable(orders.begin()) if is_there(orders, state, possible)]
