@@ -8,10 +8,12 @@ wait by its times alone keeps the order that was seen, so that it is no ground f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
@@ -29,6 +31,8 @@ MOMENT_S = 0.002
 """Times of one process that differ by less count as equal."""
 REPLY_S = 0.05
 """The end of a call is when its caller knows it: up to so long after the next call has begun."""
+MOST_AT_ONCE = 200
+"""How many of the last calls of an async actor may be the caller of another one."""
 CREATION = "ACTOR_CREATION_TASK"
 
 
@@ -118,12 +122,11 @@ class SeenWorld:
         submitted, creation = attempt.submitted_at, caller.attempt
         if submitted is None or creation.ended_at is None or submitted <= creation.ended_at:
             return parent
+        begun = self._begun_on(creation.task.actor_id or "", submitted + MOMENT_S)
         own = [
             one
-            for one in self._on_actor[creation.task.actor_id or ""]
-            if one.started_at is not None
-            and one.started_at <= submitted + MOMENT_S
-            and (one.ended_at is None or submitted <= one.ended_at)
+            for one in begun
+            if (one.ended_at is None or submitted <= one.ended_at)
             and (outline := self.outline_of(one)) is not None
             and any(step.kind == "call" and step.name == _called(attempt) for step in outline.steps)
         ]
@@ -136,6 +139,22 @@ class SeenWorld:
         """The functions with calls whose source was not read."""
         callers = (one for one in self._callers.values() if one.calls and one.outline is None and one.attempt)
         return sorted({one.attempt.task.name for one in callers if one.attempt and one.attempt.task.name})
+
+    def _begun_on(self, actor_id: str, time: float) -> Sequence[Attempt]:
+        """The last calls on an actor that had begun at a time."""
+        calls = self._in_order.get(actor_id, ())
+        at = bisect_right(calls, time, key=lambda one: one.started_at or 0.0)
+        return calls[max(0, at - MOST_AT_ONCE) : at]
+
+    @cached_property
+    def _in_order(self) -> Mapping[str, Sequence[Attempt]]:
+        """The calls on each actor that have begun, in that order."""
+        return {
+            actor_id: sorted(
+                (one for one in calls if one.started_at is not None), key=lambda one: one.started_at or 0.0
+            )
+            for actor_id, calls in self._on_actor.items()
+        }
 
     @cached_property
     def _on_actor(self) -> Mapping[str, Sequence[Attempt]]:
@@ -157,7 +176,8 @@ class SeenWorld:
         if creation is not None and creation != key:
             after = (*after, creation)
         server = task.actor_id if task.actor_id in self._servers else None
-        return Run(steps, server, {name: n for name, n in needs.items() if name != "CPU" and n > 0}, after, shape)
+        held: dict[Id, float] = {name: amount for name, amount in needs.items() if name != "CPU" and amount > 0}
+        return Run(steps, server, held, after, shape, attempt.submitted_at, attempt.ended_at)
 
     @cached_property
     def _creation_of(self) -> Mapping[str, Id]:
@@ -226,6 +246,7 @@ class _Order:
         self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()
         self.has_locks = any(step.kind == "acquire" for step in self.steps)
         self.site_of = dict(self._sites())
+        self._waits: dict[int, tuple[int | None, bool | None]] = {}
 
     def _sites(self) -> Iterator[tuple[str, int]]:
         """The step of each call, where its name, and the order of several, leaves no doubt."""
@@ -243,56 +264,41 @@ class _Order:
             elif len(sites) == len(found) and not any(self.steps[site].loops for site in sites):
                 yield from ((call.task.task_id, site) for call, site in zip(found, sites, strict=True))
 
-    def _wait(self, call: Attempt) -> tuple[int | None, bool | None]:
+    def wait_of(self, call: Attempt) -> tuple[int | None, bool | None]:
         """The step that waits for a call, and whether that is certain; None if it is unknown whether there is one."""
         is_sampled = (self._caller.key, call.task.task_id) in self._sampled
         site = self.site_of.get(call.task.task_id)
         if site is None:
             return None, True if is_sampled else None
+        if site not in self._waits:
+            self._waits[site] = self._wait_for(site)
+        wait, is_certain = self._waits[site]
+        return wait, True if is_sampled else is_certain
+
+    def _wait_for(self, site: int) -> tuple[int | None, bool | None]:
         step = self.steps[site]
         later = [number for number, one in enumerate(self.steps) if one.kind == "wait" and site in one.of]
         wait = next((number for number in later if not self.steps[number].is_timed), None)
         if wait is None:
-            return None, True if is_sampled else None if later or step.escapes else False
-        is_certain = step.is_optional or not self.steps[wait].is_optional
-        return wait, True if is_certain or is_sampled else None
+            return None, None if later or step.escapes else False
+        return wait, True if step.is_optional or not self.steps[wait].is_optional else None
 
-    def waits_before(self, call: Attempt, following: Attempt) -> Iterator[tuple[int | None, bool]]:
-        """The wait for a call that comes before the ``following`` one is submitted, if there is one."""
-        wait, is_certain = self._wait(call)
-        if is_certain is False or not _is_before(call.ended_at, following.submitted_at):
-            return
-        site, then = self.site_of.get(call.task.task_id), self.site_of.get(following.task.task_id)
-        if wait is None or site is None or then is None:
-            yield wait, False
-            return
+    def is_between(self, wait: int, site: int, then: int) -> bool | None:
+        """Whether a wait for the call of a step comes before the next call of another one; None if that is unknown."""
         loops = self.steps[wait].loops
         is_again = then <= site and bool(loops)
         if wait < then or (is_again and loops == self.steps[site].loops):
-            yield wait, bool(is_certain)
-        elif is_again:
-            yield wait, False
+            return True
+        return None if is_again else False
 
-    def waits_at_end(self, call: Attempt) -> Iterator[tuple[int | None, bool]]:
-        """The wait for a call after the last call, if there is one."""
-        wait, is_certain = self._wait(call)
-        ended = self._caller.attempt.ended_at if self._caller.attempt else None
-        has_not_waited = ended is not None and not _is_before(call.ended_at, ended)
-        if is_certain is False or has_not_waited or (ended is None and not is_certain):
-            return
-        yield wait, bool(is_certain)
+    @property
+    def ended(self) -> float | None:
+        """When the caller ended."""
+        return self._caller.attempt.ended_at if self._caller.attempt else None
 
     def is_sampled(self, keys: Iterable[str]) -> bool:
         """Whether a sample shows the caller in a wait for one of these."""
         return any((self._caller.key, key) in self._sampled for key in keys)
-
-    def arguments(self, call: Attempt, number: int) -> Iterator[Id]:
-        """The earlier calls whose values a call takes."""
-        site = self.site_of.get(call.task.task_id)
-        for taken in self.steps[site].takes if site is not None else ():
-            makers = [one for one in self._caller.calls[:number] if self.site_of.get(one.task.task_id) == taken]
-            if makers:
-                yield makers[-1].task.task_id
 
     def end_of_loop(self, *numbers: int) -> int:
         """The step after the innermost loop around these steps; the end without one."""
@@ -322,27 +328,31 @@ class _Steps:
         self.arguments: dict[Id, tuple[Id, ...]] = {}
         self._caller = caller
         self._order = order
-        self._awaited: set[str] = set()
+        self._open = _OpenCalls(order)
         self._held: dict[str, SourceStep] = {}
+        self._last: dict[int, Id] = {}
+        """The last call of each step of the source."""
         self._done = -1
         """The last step of the source that has been passed, for its locks."""
-        for number, call in enumerate(caller.calls):
-            self._add_call(number, call)
-        self._add_waits([(one, *wait) for one in self._open() for wait in order.waits_at_end(one)], len(order.steps))
+        for call in caller.calls:
+            self._add_call(call)
+        self._add_waits(self._open.at_end(), len(order.steps))
         self.steps += [Release(self._lock(step)) for step in self._held.values()]
 
-    def _open(self, number: int | None = None) -> Iterator[Attempt]:
-        return (one for one in self._caller.calls[:number] if one.task.task_id not in self._awaited)
-
-    def _add_call(self, number: int, call: Attempt) -> None:
-        order, site = self._order, self._order.site_of.get(call.task.task_id)
-        found = [(one, *wait) for one in self._open(number) for wait in order.waits_before(one, call)]
+    def _add_call(self, call: Attempt) -> None:
+        order, key = self._order, call.task.task_id
+        site = order.site_of.get(key)
+        found = self._open.before(call)
         if order.has_locks and site is not None and site <= self._done:
             self._add_locks(order.end_of_loop(self._done, site))
             self._done = order.begin_of_loop(self._done, site) - 1
         self._add_waits(found, site)
-        self.arguments[call.task.task_id] = tuple(order.arguments(call, number))
-        self.steps.append(Submit(call.task.task_id))
+        takes = order.steps[site].takes if site is not None else ()
+        self.arguments[key] = tuple(self._last[one] for one in takes if one in self._last)
+        self.steps.append(Submit(key))
+        self._open.add(call)
+        if site is not None:
+            self._last[site] = key
 
     def _add_waits(self, found: Sequence[_FoundWait], then: int | None) -> None:
         """Add waits, each after the locks before its line, and then the locks up to a step of the source."""
@@ -351,7 +361,6 @@ class _Steps:
                 self._add_locks(wait)
             step = self._order.steps[wait] if wait is not None else None
             keys = tuple(one.task.task_id for one in calls)
-            self._awaited.update(keys)
             if is_certain:
                 is_sampled = self._order.is_sampled(keys)
                 self.places[len(self.steps)] = (
@@ -378,6 +387,68 @@ class _Steps:
         if step.name.startswith("self."):
             return "lock", task.actor_id if task else None, step.name
         return "lock", task.worker_id if task else None, step.file, step.name
+
+
+class _OpenCalls:
+    """The calls of a caller that it may still wait for.
+
+    Calls of steps whose wait is known are kept by their step, so that a caller of many calls looks at each call once.
+    Of all others, whose waits can come at any time, those that have ended count as awaited.
+    """
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._of_site: dict[int, list[Attempt]] = defaultdict(list)
+        self._others: list[tuple[float, int, Attempt]] = []
+        self._count = 0
+
+    def add(self, call: Attempt) -> None:
+        """A call that was submitted; forgotten if the source shows that its caller never waits for it."""
+        wait, is_certain = self._order.wait_of(call)
+        site = self._order.site_of.get(call.task.task_id)
+        if is_certain is False:
+            return
+        if wait is None or site is None or is_certain is None:
+            self._add_other(call)
+        else:
+            self._of_site[site].append(call)
+
+    def _add_other(self, call: Attempt) -> None:
+        self._count += 1
+        heappush(self._others, (float("inf") if call.ended_at is None else call.ended_at, self._count, call))
+
+    def before(self, following: Attempt) -> Sequence[_FoundWait]:
+        """The waits that come before a call is submitted."""
+        then, at = self._order.site_of.get(following.task.task_id), following.submitted_at
+        found: list[_FoundWait] = []
+        for site, calls in self._of_site.items():
+            wait, _ = self._order.wait_of(calls[0]) if calls else (None, None)
+            is_between = self._order.is_between(wait, site, then) if wait is not None and then is not None else None
+            if not calls or is_between is False:
+                continue
+            for call in calls:
+                if _is_before(call.ended_at, at):
+                    found.append((call, wait, is_between is True))
+                else:
+                    self._add_other(call)  # it is not awaited there, whatever the source says
+            self._of_site[site] = []
+        while self._others and at is not None and _is_before(self._others[0][0], at):
+            call = heappop(self._others)[2]
+            found.append((call, self._order.wait_of(call)[0], False))
+        return found
+
+    def at_end(self) -> Sequence[_FoundWait]:
+        """The waits after the last call."""
+        ended = self._order.ended
+        others = [call for _, _, call in self._others]
+        known = [call for calls in self._of_site.values() for call in calls]
+        found: list[_FoundWait] = []
+        for call in (*known, *others):
+            wait, is_certain = self._order.wait_of(call)
+            has_not_waited = ended is not None and not _is_before(call.ended_at, ended)
+            if not has_not_waited and (ended is not None or is_certain):
+                found.append((call, wait, bool(is_certain)))
+        return found
 
 
 def _called(attempt: Attempt) -> str:
