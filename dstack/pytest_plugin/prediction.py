@@ -32,7 +32,7 @@ TIMEOUT_S = 5.0
 class Predictor:
     """Predicts at the end of each test, while its cluster is still there.
 
-    ``spent_s`` is the time that it took, beside ``tests_s`` of the tests. Each possible deadlock is told once.
+    ``spent_s`` is the time that it took, beside ``tests_s`` of the tests. Each possible deadlock is named once.
     """
 
     address: str | None = None

@@ -193,7 +193,7 @@ class SeenWorld:
     # What runs share
 
     def _known_servers(self) -> dict[Id, Server]:
-        """The actors whose number of slots is known; others hold nobody up."""
+        """The actors whose number of slots is known; others hold nothing up."""
         found: dict[Id, Server] = {}
         for actor_id, attempts in self._on_actor.items():
             server = self._server(actor_id)
