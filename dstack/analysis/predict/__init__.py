@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.naming import names
 from dstack.analysis.predict.capacity import capacity_needs
-from dstack.analysis.predict.seen_world import Place, SeenWorld
+from dstack.analysis.predict.seen_world import Place, SeenWorld, name_of
 from dstack.analysis.solve.reordering import (
     QUEUED,
     Acquire,
@@ -125,7 +125,7 @@ class _Explained:
         step = self._world.step(key, position)
         server = self._world.server(key)
         return Blocked(
-            name=attempt.task.name,
+            name=name_of(attempt.task),
             task_id=attempt.task.task_id,
             actor_id=attempt.task.actor_id,
             actor=self._actor_name(attempt.task.actor_id),
@@ -156,7 +156,7 @@ class _Explained:
         step = self._world.step(key, self._stuck[key])
         if isinstance(step, Acquire):
             return _lock_name(step.lock)
-        calls = [self._seen.attempts[str(one)].task.name for one in self._awaited(key) if one in self._stuck]
+        calls = [name_of(self._seen.attempts[str(one)].task) for one in self._awaited(key) if one in self._stuck]
         return calls[0] if calls else ""
 
     def _queued_on(self, key: Id) -> str:

@@ -20,7 +20,7 @@ from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import has_one_slot
 from dstack.analysis.solve.reordering import Acquire, Id, Release, Run, Server, Step, Submit, WaitFor, World
 from dstack.model.diagnosis import Vertex
-from dstack.model.snapshot import Actor
+from dstack.model.snapshot import Actor, TaskAttempt
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import REF_CALLS
 from dstack.observed.outlines import ClassOutline, FunctionOutline
@@ -84,8 +84,7 @@ class SeenWorld:
 
     def outline_of(self, attempt: Attempt) -> FunctionOutline | None:
         """The outline of the function of an attempt, if its source was read."""
-        name = "" if attempt.task.kind == "DRIVER_TASK" else attempt.task.name
-        return self._functions.get((attempt.task.job_id, name))
+        return self._functions.get((attempt.task.job_id, name_of(attempt.task)))
 
     def actor(self, actor_id: str) -> Actor | None:
         """An actor of the snapshot."""
@@ -138,7 +137,7 @@ class SeenWorld:
     def without_source(self) -> Sequence[str]:
         """The functions with calls whose source was not read."""
         callers = (one for one in self._callers.values() if one.calls and one.outline is None and one.attempt)
-        return sorted({one.attempt.task.name for one in callers if one.attempt and one.attempt.task.name})
+        return sorted({name for one in callers if one.attempt and (name := name_of(one.attempt.task))})
 
     def _begun_on(self, actor_id: str, time: float) -> Sequence[Attempt]:
         """The last calls on an actor that had begun at a time."""
@@ -451,9 +450,16 @@ class _OpenCalls:
         return found
 
 
+def name_of(task: TaskAttempt) -> str:
+    """The name of a task as its source has it: Ray puts that of a named actor before its constructor (Ray 2.60)."""
+    if task.kind == "DRIVER_TASK":
+        return ""
+    return task.name.rpartition(":")[2] if task.kind == CREATION else task.name
+
+
 def _called(attempt: Attempt) -> str:
     """The name of a call as its caller's source has it: its method or function, of a constructor its class."""
-    first, _, last = attempt.task.name.rpartition(".")
+    first, _, last = name_of(attempt.task).rpartition(".")
     return first.rpartition(".")[2] if attempt.task.kind == CREATION else last
 
 
