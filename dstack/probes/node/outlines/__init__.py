@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline
+from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline, Step
 from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker
 from dstack.probes.node.outlines.fixtures import steps_of_test
 from dstack.probes.node.outlines.program_files import MAX_S, ProgramFiles, Unread, folder_and_name, is_users, script_of
@@ -22,21 +22,18 @@ from dstack.probes.node.outlines.steps import TooManySteps
 from dstack.probes.node.outlines.walk import evaluate, steps_of, steps_of_script
 
 _T = TypeVar("_T")
-MAX_FUNCTIONS = 5_000
-"""The most functions of a program that are walked."""
 TOO_LONG = "the outlines of the program's functions took too long"
 TOO_LARGE = "a function has too many steps"
 
 
 def outlines_of_driver(pid: int, job_id: str, others: Iterable[str] = ()) -> ProgramOutline:
     """The outline of what a driver runs: its script with what that imports, and ``others``, files of its stacks."""
-    deadline = time.monotonic() + MAX_S
     try:
         script = script_of(pid)
     except Unread as error:
-        found = outline_of_files(others, job_id=job_id, deadline=deadline)
+        found = outline_of_files(others, job_id=job_id)
         return replace(found, why_partial=". ".join(filter(None, (str(error), found.why_partial))))
-    files = ProgramFiles(script.folders, deadline)
+    files = ProgramFiles(script.folders)
     files.read(script.path, script.module, is_main=True)
     _read_others(files, others)
     return _Outlines(files, job_id).of_script(files.modules.get(script.path))
@@ -48,13 +45,12 @@ def outline_of_files(
     *,
     job_id: str = "",
     folders: Iterable[str] = (),
-    deadline: float | None = None,
 ) -> ProgramOutline:
     """The outline of these files and what they import, from their own folders and the ``folders``.
 
     ``own`` is the file and the name, as ``TestCashier.test_order``, of the test whose steps are the program's own code.
     """
-    files = ProgramFiles([*folders], time.monotonic() + MAX_S if deadline is None else deadline)
+    files = ProgramFiles([*folders])
     _read_others(files, paths)
     found = _Outlines(files, job_id)
     return found.of_test(*own) if own else found.of_script(None)
@@ -68,6 +64,20 @@ def _read_others(files: ProgramFiles, paths: Iterable[str]) -> None:
             files.read(path, name)
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A function with the name of its tasks; ``owner`` is the class of the actor whose method it is."""
+
+    name: str
+    info: FunctionInfo
+    owner: ClassInfo | None = None
+
+    @property
+    def defined(self) -> FunctionInfo | ClassInfo:
+        """What is made remote."""
+        return self.owner or self.info
+
+
 class _Outlines:
     """The outlines of the files of one program."""
 
@@ -75,17 +85,16 @@ class _Outlines:
         self._files = files
         self._job_id = job_id
         self._problems = dict(files.problems)
+        self._deadline = time.thread_time() + MAX_S
         self._program = Program(evaluate)
         for module in files.modules.values():
             self._guarded(partial(self._program.add, module), module)
 
     def of_script(self, script: SourceModule | None) -> ProgramOutline:
         """The outline with the steps of the script, if there is one, as the program's own code."""
-        functions = self._functions(())
         steps = self._guarded(lambda: steps_of_script(self._program, script), script) if script else None
-        if script and steps is not None:
-            functions.insert(0, FunctionOutline(name="", file=script.path, line=1, steps=steps))
-        return self._finished(functions, ())
+        own = FunctionOutline(name="", file=script.path, line=1, steps=steps) if script and steps is not None else None
+        return self._with_own(own, None)
 
     def of_test(self, path: str, name: str) -> ProgramOutline:
         """The outline with a test as the program's own code."""
@@ -93,58 +102,67 @@ class _Outlines:
         info = next((one for one in self._program.functions if _is_named(one, path, outer, last)), None)
         if info is None:
             self._problems[f"the test {name} was not found in {path}"] = None
-            return self._finished(self._functions(()), ())
-        functions = self._functions((info.node,))
+            return self._with_own(None, None)
         steps = self._guarded(lambda: steps_of_test(self._program, info), info.module)
-        if steps is not None:
-            line = info.node.lineno
-            functions.insert(0, FunctionOutline(name="", file=path, line=line, is_async=info.is_async, steps=steps))
-        return self._finished(functions, (info.node,))
+        return self._with_own(_outline(info, "", steps) if steps is not None else None, info)
 
-    def _finished(self, functions: Sequence[FunctionOutline], own: tuple[object, ...]) -> ProgramOutline:
+    def _with_own(self, own: FunctionOutline | None, test: FunctionInfo | None) -> ProgramOutline:
+        functions = self._functions(test)
         return ProgramOutline(
             job_id=self._job_id,
-            functions=tuple(functions),
-            classes=tuple(self._classes(own)),
+            functions=tuple([own, *functions] if own else functions),
+            classes=tuple(self._classes(test)),
             files=tuple(self._files.modules),
             why_partial="; ".join(self._problems),
         )
 
-    def _functions(self, own: tuple[object, ...]) -> list[FunctionOutline]:
+    def _functions(self, test: FunctionInfo | None) -> list[FunctionOutline]:
         """The functions and methods that tasks may run, by the names of these tasks."""
-        found: dict[str, dict[int, list[FunctionOutline]]] = {}
-        for number, (rank, name, info, shared) in enumerate(self._candidates(own)):
-            if number >= MAX_FUNCTIONS or time.monotonic() > self._files.deadline:
-                self._problems[TOO_LONG] = None
-                break
-            steps = self._guarded(partial(steps_of, self._program, info, shared), info.module)
-            made = FunctionOutline(
-                name=name, file=info.module.path, line=info.node.lineno, is_async=info.is_async, steps=steps or ()
-            )
-            of_rank = found.setdefault(name, {}).setdefault(rank, [])
-            of_rank.append(made if steps is not None else replace(made, name=""))
-        chosen = (ranks[max(ranks)] for ranks in found.values())
-        return [ones[0] for ones in chosen if _agree(ones)]
+        found = {one: self._walked(one) for one in self._candidates(all_of_them=False)}
+        found |= {one: self._walked(one) for one in self._candidates(all_of_them=True) if one not in found}
+        by_name: dict[str, dict[int, list[FunctionOutline | None]]] = {}
+        for one, outline in found.items():
+            by_name.setdefault(one.name, {}).setdefault(self._rank(one.defined, test), []).append(outline)
+        return [*filter(None, (_agreed(ranks[max(ranks)]) for ranks in by_name.values()))]
 
-    def _candidates(self, own: tuple[object, ...]) -> Iterable[tuple[int, str, FunctionInfo, Instance | None]]:
-        """Functions with the names of their tasks; of one name, those of the highest rank count."""
-        for info in self._program.functions:
-            if info.owner is None or _is_remote(info, self._program):
-                yield _rank(info.holders, own) + (_is_remote(info, self._program)), info.name, info, None
-        for owner in self._program.classes:
-            rank = _rank(owner.holders, own) + bool(owner.decorator or owner.created)
-            for name, method in owner.all_methods.items():
-                shared = Instance(owner, is_shared=True) if method.is_bound else None
-                yield rank, f"{owner.name}.{name}", method, shared
+    def _walked(self, one: _Candidate) -> FunctionOutline | None:
+        """The outline of a function; None if it was not walked to its end."""
+        if time.thread_time() > self._deadline:
+            self._problems[TOO_LONG] = None
+            self._program.has_unknown_slots = True
+            return None
+        shared = Instance(one.owner, is_shared=True) if one.owner and one.info.is_bound else None
+        steps = self._guarded(lambda: steps_of(self._program, one.info, shared), one.info.module)
+        return None if steps is None else _outline(one.info, one.name, steps)
 
-    def _classes(self, own: tuple[object, ...]) -> Iterable[ClassOutline]:
+    def _candidates(self, *, all_of_them: bool) -> Iterable[_Candidate]:
+        """The functions of files that mention Ray, and ``all_of_them`` those that are remote."""
+        program = self._program
+        for info in program.functions:
+            is_remote = info in program.remote or (info.owner is not None and self._is_remote(info))
+            if (info.module.mentions_ray and info.owner is None) or (is_remote and (info.owner is None or all_of_them)):
+                yield _Candidate(info.name, info)
+        for owner in program.classes:
+            may_be_actor = any(one.scope.module.mentions_ray for one in owner.mro)
+            if may_be_actor or (all_of_them and owner.created):
+                yield from (_Candidate(f"{owner.name}.{name}", one, owner) for name, one in owner.all_methods.items())
+
+    def _classes(self, test: FunctionInfo | None) -> Iterable[ClassOutline]:
         """The classes of actors, as far as there is one of a name."""
-        found: dict[str, dict[int, list[ClassOutline]]] = {}
+        by_name: dict[str, dict[int, list[ClassOutline]]] = {}
         for info in self._program.classes:
-            rank = _rank(info.holders, own) + bool(info.decorator or info.created)
-            found.setdefault(info.name, {}).setdefault(rank, []).append(_class_outline(info))
-        chosen = (ranks[max(ranks)] for ranks in found.values())
-        return [ones[0] for ones in chosen if len(ones) == 1 or _are_alike(ones)]
+            if any(one.scope.module.mentions_ray for one in info.mro) or info.created:
+                by_name.setdefault(info.name, {}).setdefault(self._rank(info, test), []).append(_class_outline(info))
+        chosen = (ranks[max(ranks)] for ranks in by_name.values())
+        return [ones[0] for ones in chosen if len({(one.is_async, one.slots, one.has_groups) for one in ones}) == 1]
+
+    def _rank(self, defined: FunctionInfo | ClassInfo, test: FunctionInfo | None) -> int:
+        """Of one name, definitions within the test come first, then those that are remote."""
+        is_remote = self._is_remote(defined) if isinstance(defined, FunctionInfo) else _is_actor_class(defined)
+        return 2 * bool(test and test.node in defined.holders) + is_remote
+
+    def _is_remote(self, info: FunctionInfo) -> bool:
+        return info in self._program.remote or any(map(as_maker, info.decorators))
 
     def _guarded(self, walk: Callable[[], _T], module: SourceModule) -> _T | None:
         """What a walk returns, None if the source is too much for it."""
@@ -162,19 +180,19 @@ def _is_named(info: FunctionInfo, path: str, outer: Sequence[str], last: str) ->
     return info.module.path == path and info.name == last and owner == (outer[-1] if outer else None)
 
 
-def _rank(holders: Sequence[object], own: Sequence[object]) -> int:
-    """Definitions within the program's own function come first, then those that are made remote."""
-    return 2 if any(one in holders for one in own) else 0
+def _outline(info: FunctionInfo, name: str, steps: tuple[Step, ...]) -> FunctionOutline:
+    line = info.node.lineno
+    return FunctionOutline(name=name, file=info.module.path, line=line, is_async=info.is_async, steps=steps)
 
 
-def _is_remote(info: FunctionInfo, program: Program) -> bool:
-    return info in program.remote or any(map(as_maker, info.decorators))
+def _agreed(outlines: Sequence[FunctionOutline | None]) -> FunctionOutline | None:
+    """The outline of functions of one name, if they do the same and all were walked."""
+    alike = {(one.steps, one.is_async) if one else None for one in outlines}
+    return outlines[0] if len(alike) == 1 else None
 
 
-def _agree(outlines: Sequence[FunctionOutline]) -> bool:
-    """Whether functions of one name do the same, and each was walked."""
-    first = outlines[0]
-    return bool(first.name) and all((one.steps, one.is_async) == (first.steps, first.is_async) for one in outlines)
+def _is_actor_class(info: ClassInfo) -> bool:
+    return bool(info.decorator or info.created)
 
 
 def _class_outline(info: ClassInfo) -> ClassOutline:
@@ -185,11 +203,4 @@ def _class_outline(info: ClassInfo) -> ClassOutline:
         is_async=info.is_async,
         slots=info.slots,
         has_groups=info.has_groups,
-    )
-
-
-def _are_alike(outlines: Sequence[ClassOutline]) -> bool:
-    first = outlines[0]
-    return all(
-        (one.is_async, one.slots, one.has_groups) == (first.is_async, first.slots, first.has_groups) for one in outlines
     )

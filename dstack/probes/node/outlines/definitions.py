@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
@@ -17,8 +17,9 @@ from dstack.probes.node.outlines.source_modules import (
     AnyFunction,
     SourceModule,
     assignments,
+    bindings_of,
     captured_names,
-    names_given,
+    own_definitions,
     own_nodes,
 )
 
@@ -251,39 +252,29 @@ Value = (
 class Scope:
     """The names of a module or function; ``parent`` is the function or module around it."""
 
-    def __init__(self, program: Program, module: SourceModule, parent: Scope | None, body: Iterable[ast.AST]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        module: SourceModule,
+        parent: Scope | None,
+        body: Iterable[ast.AST],
+        parameters: Iterable[str] = (),
+    ) -> None:
         self.program = program
         self.module = module
         self.parent = parent
-        self.bindings: dict[str, list[ast.AST | None]] = {}
+        self._body = body
+        self._parameters = parameters
         self._values: dict[str, Value] = {}
-        for node in own_nodes(body):
-            self._bind(node)
 
-    def _bind(self, node: ast.AST) -> None:
-        if isinstance(node, NAMED):
-            self._add(node.name, node)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                self._add(alias.asname or alias.name.partition(".")[0], node)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    self._add(target.id, node.value)
-        elif isinstance(node, ast.AnnAssign):
-            if isinstance(node.target, ast.Name) and node.value is not None:
-                self._add(node.target.id, node.value)
-        else:
-            for name in names_given(node):
-                self._add(name, None)
-
-    def _add(self, name: str, node: ast.AST | None) -> None:
-        self.bindings.setdefault(name, []).append(node)
-
-    def add_parameters(self, names: Iterable[str]) -> None:
-        """Add the parameters of its function."""
-        for name in names:
-            self._add(name, None)
+    @cached_property
+    def bindings(self) -> dict[str, list[ast.AST | None]]:
+        """Its names with what each statement gives them; None is something of which nothing is known."""
+        found: dict[str, list[ast.AST | None]] = {name: [None] for name in self._parameters}
+        for node in own_nodes(self._body):
+            for name, value in bindings_of(node):
+                found.setdefault(name, []).append(value)
+        return found
 
     def value(self, name: str) -> Value:
         """What the name stands for wherever that is certain."""
@@ -324,10 +315,10 @@ class FunctionInfo:
         self.holders = holders
         body = node.body if isinstance(node.body, list) else [node.body]
         self.body: Sequence[ast.AST] = body
-        self.scope = Scope(scope.program, scope.module, scope, body)
         self.parameters = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
         others = (*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
-        self.scope.add_parameters((*self.parameters, *(one.arg for one in others)))
+        parameters = (*self.parameters, *(one.arg for one in others))
+        self.scope = Scope(scope.program, scope.module, scope, body, parameters)
         self.is_async = isinstance(node, ast.AsyncFunctionDef)
 
     @property
@@ -488,8 +479,8 @@ def as_maker(value: Value) -> Maker | None:
 class Program:
     """The files of a program by the names of their modules; ``evaluate`` gives what an expression always is.
 
-    ``has_unknown_slots``: a class that is not known gets slots of its own. ``remote`` are the functions that the
-    program makes remote.
+    ``inert`` are calls that have no steps, with what they return. ``has_unknown_slots``: a class that is not known gets
+    slots of its own. ``remote`` are the functions that the program makes remote.
     """
 
     evaluate: Callable[[ast.expr, Scope], Value]
@@ -499,6 +490,7 @@ class Program:
     classes: list[ClassInfo] = field(default_factory=list)
     remote: set[FunctionInfo] = field(default_factory=set)
     has_unknown_slots: bool = False
+    inert: dict[Hashable, Value] = field(default_factory=dict)
     _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
 
     def add(self, module: SourceModule) -> None:
@@ -510,7 +502,7 @@ class Program:
     def _index(
         self, body: Iterable[ast.AST], scope: Scope, owner: ClassInfo | None, holders: tuple[ast.AST, ...]
     ) -> None:
-        for node in own_nodes(body):
+        for node in own_definitions(body):
             if isinstance(node, ast.ClassDef):
                 info = ClassInfo(node, scope, holders)
                 self._by_node[node] = info
@@ -518,7 +510,7 @@ class Program:
                 if owner is not None:
                     owner.inner[node.name] = info
                 self._index(node.body, scope, info, holders)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            else:
                 function = FunctionInfo(node, scope, owner, holders)
                 self._by_node[node] = function
                 self.functions.append(function)

@@ -6,7 +6,7 @@ Calls of the program's own functions are walked at their place, with their argum
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from dstack.probes.node.outlines.definitions import (
     UNSTATED,
@@ -49,7 +49,7 @@ from dstack.probes.node.outlines.known_calls import (
     remote_of,
 )
 from dstack.probes.node.outlines.steps import Effect, Running, Steps, Yielded, flattened
-from dstack.probes.node.outlines.values import choices, element_of, item_at, joined, refs_in
+from dstack.probes.node.outlines.values import CHOSEN, choices, element_of, item_at, joined, refs_in
 
 MAX_DEPTH = 4
 """How deep calls of the program's own functions are followed."""
@@ -65,6 +65,8 @@ class Expressions:
         self.steps = Steps()
         self.shared = shared
         self._calls_left = MAX_CALLS
+        self._cuts = 0
+        """The calls of the program's own functions that were not followed."""
 
     def run_body(self, body: Sequence[ast.AST]) -> None:
         """Walk the statements of a function, or the expression of a lambda."""
@@ -512,10 +514,14 @@ class Expressions:
         is_running = any(one.info is info for one in self.steps.running)
         if is_running or len(self.steps.running) > MAX_DEPTH or not self._calls_left:
             self.steps.escape((*arguments.all, function.owner))
+            self._cuts += 1
             return None
+        key = _key_of(function, arguments)
+        if key is not None and key in self.program.inert:
+            return self.program.inert[key]
         self._calls_left -= 1
         closure = function.closure if isinstance(function.closure, Running) else None
-        path, since = (*self.steps.current.path, node), len(self.steps.drafts)
+        path, since, cuts = (*self.steps.current.path, node), len(self.steps.drafts), self._cuts
         running = Running(info.scope, info.captured, info, closure, path, effect=effect)
         self._bind(running, function, arguments)
         self.steps.running.append(running)
@@ -523,7 +529,13 @@ class Expressions:
             self.run_body(info.body)
         finally:
             self.steps.running.pop()
-        return running.yielded if info.is_generator else joined(running.returned, since)
+        returned = running.yielded if info.is_generator else joined(running.returned, since)
+        is_inert = (
+            len(self.steps.drafts) == since and self._cuts == cuts and isinstance(returned, (*CHOSEN, type(None)))
+        )
+        if is_inert and key is not None and key == _key_of(function, arguments):
+            self.program.inert[key] = returned
+        return returned
 
     def _bind(self, running: Running, function: Function, arguments: Arguments) -> None:
         """Give the parameters of a function their values."""
@@ -603,6 +615,16 @@ class Expressions:
             return
         for target in targets:
             self.assign(target, element_of(value))
+
+
+def _key_of(function: Function, arguments: Arguments) -> Hashable:
+    """What decides what a call does; None if that is more than constants."""
+    owner = function.owner
+    given = (*arguments.positional, *arguments.named.values())
+    is_plain = all(one is None or isinstance(one, Constant) for one in given) and arguments.is_whole
+    if not is_plain or function.closure is not None or (owner and (owner.attributes or not owner.is_shared)):
+        return None
+    return function.info, owner and owner.info, tuple(map(repr, given)), tuple(arguments.named)
 
 
 def _syntactic_name(target: ast.expr) -> Sequence[str]:

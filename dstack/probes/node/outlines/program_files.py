@@ -18,8 +18,8 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.node.stacks.source_files import MAX_BYTES, find_source, read_source
 
-MAX_FILES, MAX_PROGRAM_BYTES, MAX_S = 200, 4 << 20, 1.0
-"""The most that is read of one program, and for how long."""
+MAX_FILES, MAX_PROGRAM_BYTES, MAX_S = 200, 4 << 20, 0.5
+"""The most that is read of one program, and the CPU time for it, which is also that for the walk of its functions."""
 MAX_WORDS = 64
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Options of Python that another word follows."""
@@ -102,7 +102,7 @@ class ProgramFiles:
     """Reads the files of a program, within bounds; ``problems`` are the reasons why others were not read."""
 
     folders: Sequence[str]
-    deadline: float = field(default_factory=lambda: time.monotonic() + MAX_S)
+    deadline: float = field(default_factory=lambda: time.thread_time() + MAX_S)
     modules: dict[str, SourceModule] = field(default_factory=dict)
     problems: dict[str, None] = field(default_factory=dict)
     _bytes: int = 0
@@ -126,7 +126,7 @@ class ProgramFiles:
         if len(self.modules) >= MAX_FILES or self._bytes > MAX_PROGRAM_BYTES:
             self.problems["the program has more files than are read"] = None
             return None
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             self.problems["reading the files of the program took too long"] = None
             return None
         lines = read_source(path)

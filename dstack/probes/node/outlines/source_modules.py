@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack.probes.node.redaction import masked_source
@@ -11,6 +12,7 @@ from dstack.probes.node.redaction import masked_source
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_LINE = 160
+RAY = re.compile(r"\bray\b|\.remote\(")
 
 
 def own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -25,8 +27,23 @@ def own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
             waiting += [*ast.iter_child_nodes(node)][::-1]
 
 
+def own_definitions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """The functions and classes that statements define, without those within them."""
+    for node in body:
+        if isinstance(node, NAMED):
+            yield node
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inner = getattr(node, field, None)
+                if isinstance(inner, list):
+                    yield from own_definitions(inner)
+
+
 class SourceModule:
-    """A file of the program, parsed; ``name`` is that of its module, and ``is_main`` says that it is the script."""
+    """A file of the program, parsed; ``name`` is that of its module, and ``is_main`` says that it is the script.
+
+    Only a file that ``mentions_ray`` may have tasks and actors, but for those that another one makes remote.
+    """
 
     def __init__(self, path: str, name: str, lines: Sequence[str], tree: ast.Module, *, is_main: bool = False) -> None:
         self.path = path
@@ -34,6 +51,7 @@ class SourceModule:
         self.tree = tree
         self.is_main = is_main
         self._lines = lines
+        self.mentions_ray = any(map(RAY.search, lines))
         self.is_package = os.path.basename(path) == "__init__.py"
 
     def line(self, number: int) -> str:
@@ -58,18 +76,30 @@ def captured_names(body: Iterable[ast.AST]) -> frozenset[str]:
     return frozenset(node.id for node in names if isinstance(node.ctx, ast.Load))
 
 
-def names_given(node: ast.AST) -> Iterable[str]:
-    """The names that get values of which nothing is known."""
-    if isinstance(node, (ast.Global, ast.Nonlocal)):
-        return node.names
-    target: ast.AST | None = None
+def bindings_of(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
+    """The names that a node defines, imports or assigns, with what they get: None where nothing is known of it."""
+    if isinstance(node, NAMED):
+        yield node.name, node
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name.partition(".")[0], node) for alias in node.names)
+    elif isinstance(node, ast.Assign):
+        yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, ast.AnnAssign):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+    elif isinstance(node, (ast.Global, ast.Nonlocal)):
+        yield from ((name, None) for name in node.names)
+    elif (target := _target_of(node)) is not None:
+        yield from ((one.id, None) for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def _target_of(node: ast.AST) -> ast.AST | None:
+    """What a node assigns something to of which nothing is known."""
     if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension, ast.AugAssign, ast.NamedExpr)):
-        target = node.target
-    elif isinstance(node, ast.withitem):
-        target = node.optional_vars
-    elif isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Store):
-        target = node
-    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name)] if target else ()
+        return node.target
+    if isinstance(node, ast.withitem):
+        return node.optional_vars
+    return node if isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Store) else None
 
 
 def assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
