@@ -26,10 +26,11 @@ class Step:
     the outline does not follow it. A ``wait`` is for the calls ``of``, by their positions among the steps, of which
     those of the pass of a loop before may come later; there are none if the refs are not known. With ``awaits`` it
     frees the event loop meanwhile. An ``acquire`` and its ``release`` are of the lock ``name``: ``self.lock``, or
-    ``Class.lock`` of another object, or a name of the module. ``loops`` are the lines of the loops around a step,
-    outermost first. A step that ``is_optional`` is in a branch, or after one that may have returned, or runs beside
-    others, or it waits for one of its calls and it is not known for which. A step that ``is_timed`` has a timeout, or
-    only asks whether there is a value, or continues with some of its values; in the last case alone it ``is_any``.
+    ``Class.lock`` of another object, or a global name, after its module unless that is the script. ``loops`` are the
+    lines of the loops around a step, outermost first. A step that ``is_optional`` is in a branch, or after one that may
+    have returned, or runs beside others, or it waits for one of its calls and it is not known for which. A step that
+    ``is_timed`` has a timeout, or only asks whether there is a value, or continues with some of its values; in the last
+    case alone it ``is_any``.
     """
 
     kind: StepKind

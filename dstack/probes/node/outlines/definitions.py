@@ -479,8 +479,9 @@ def as_maker(value: Value) -> Maker | None:
 class Program:
     """The files of a program by the names of their modules; ``evaluate`` gives what an expression always is.
 
-    ``inert`` are calls that have no steps, with what they return. ``has_unknown_slots``: a class that is not known gets
-    slots of its own. ``remote`` are the functions that the program makes remote.
+    ``evaluated`` are the expressions that are evaluated now. ``inert`` are calls that have no steps, with what they
+    return. ``has_unknown_slots``: a class that is not known gets slots of its own. ``remote`` are the functions that
+    the program makes remote.
     """
 
     evaluate: Callable[[ast.expr, Scope], Value]
@@ -490,6 +491,7 @@ class Program:
     classes: list[ClassInfo] = field(default_factory=list)
     remote: set[FunctionInfo] = field(default_factory=set)
     has_unknown_slots: bool = False
+    evaluated: set[ast.expr] = field(default_factory=set)
     inert: dict[Hashable, Value] = field(default_factory=dict)
     _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
 

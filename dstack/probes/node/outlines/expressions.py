@@ -238,7 +238,7 @@ class Expressions:
         value = self.value(test)
         if value == External("typing.TYPE_CHECKING"):
             return False
-        return bool(value.value) if isinstance(value, Constant) else None
+        return bool(value.value) if isinstance(value, Constant) and isinstance(test, ast.Name) else None
 
     def _decided_comparison(self, test: ast.Compare) -> bool | None:
         if not (isinstance(test.left, ast.Name) and test.left.id == "__name__" and len(test.comparators) == 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +15,7 @@ from dstack.probes.node.outlines.values import refs_in
 
 MAX_STEPS = 300
 MAX_NAME = 200
+BLOCKING: Sequence[StepKind] = ("wait", "acquire")
 
 
 class TooManySteps(Exception):
@@ -197,14 +198,18 @@ class Steps:
                     line=node.lineno,
                     source=module.line(node.lineno),
                     name=name,
-                    awaits=next((one.effect == "frees" for one in self.running if one.effect), awaits),
-                    is_timed=is_timed or (self._timed > 0 and kind in ("wait", "acquire")),
+                    awaits=self._awaits(awaits) and kind in BLOCKING,
+                    is_timed=is_timed or (self._timed > 0 and kind in BLOCKING),
                     is_any=is_any,
                     is_optional=self._is_optional,
                     loops=self.loops,
                 )
             )
         return self._by_place[place]
+
+    def _awaits(self, awaits: bool) -> bool:
+        """Whether the thread that runs the function is free, by the outermost loop or thread that runs elsewhere."""
+        return next((one.effect == "frees" for one in self.running if one.effect), awaits)
 
     @property
     def _is_optional(self) -> bool:

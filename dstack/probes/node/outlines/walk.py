@@ -246,12 +246,18 @@ def _is_limit(node: ast.expr) -> bool:
 
 def evaluate(node: ast.expr, scope: Scope) -> Value:
     """What an expression is wherever it is evaluated; None if that may change."""
+    evaluated = scope.program.evaluated
+    if node in evaluated:
+        return None  # it is defined by itself
     walk = Static(scope.program)
     walk.steps.running.append(Running(scope, frozenset(), is_static=True))
+    evaluated.add(node)
     try:
         return _lasting(walk.value(node))
     except TooManySteps:
         return None
+    finally:
+        evaluated.discard(node)
 
 
 class Static(Walk):
