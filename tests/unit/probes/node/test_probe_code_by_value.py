@@ -29,6 +29,7 @@ options |= {"deadline_s": 20.0}
 worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
 questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True, "places": 0}
 request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
+request["outlines"] = {"w": "01000000"}
 paced = {"rate_hz": 50.0, "seconds": 0.5, "idle": True, "gil": False, "native": False, "is_last": True}
 for part in (probe.sample(request), probe.record([target], paced)):
     sys.stdout.buffer.write(len(part).to_bytes(4, "big") + part)
@@ -73,4 +74,7 @@ def test_a_probe_runs_by_value_without_an_installation(probe: bytes, tmp_path: P
     assert answer.stacks[process.threads[0].stack]
     assert answer.host is not None
     assert answer.host.memory_total_bytes
+    (outline,) = answer.outlines
+    assert __file__ in outline.files  # it is in the stack of this process
+    assert "test_a_probe_runs_by_value_without_an_installation" in [one.name for one in outline.functions]
     assert [failure.cause for failure in answer.failures] == ["unreachable"]  # it has asked the core worker

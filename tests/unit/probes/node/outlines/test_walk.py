@@ -1,5 +1,6 @@
 """What the source of a function says: its calls, waits and locks, by the shape of the code around them."""
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from dstack.observed.outlines import ProgramOutline, Step
 from dstack.probes.node.outlines import outline_of_files
+from tests.paths import ROOT
 
 HEAD = """
 import asyncio, threading, time
@@ -324,3 +326,21 @@ def test_a_function_with_too_many_steps_is_left_out(tmp_path: Path) -> None:
 
     assert "run" not in [one.name for one in outline.functions]
     assert outline.why_partial == "a function has too many steps"
+
+
+SOURCES = {
+    "tests": sorted((ROOT / "tests" / "unit" / "probes").glob("*.py")),
+    "stdlib": [path for path in sorted(Path(os.__file__).parent.rglob("*.py")) if "site-packages" not in path.parts],
+}
+
+
+@pytest.mark.parametrize("name", ["tests", pytest.param("stdlib", marks=pytest.mark.exhaustive)])
+def test_any_source_can_be_walked(tmp_path: Path, name: str) -> None:
+    problems = {}
+    for path in SOURCES[name]:
+        copy = tmp_path / "app.py"  # alone, without what it imports
+        copy.write_text(path.read_text(encoding="utf-8", errors="replace") + "\nimport ray\n")
+        problems[path] = outline_of_files([str(copy)]).why_partial
+
+    assert SOURCES[name]
+    assert {path: problem for path, problem in problems.items() if "followed" in problem} == {}
