@@ -203,3 +203,18 @@ def test_a_lack_of_events_is_said(without_events_in_gcs: Example) -> None:
 
 def is_dashboard_head(words: list[str]) -> bool:
     return any(word.endswith("/dashboard/dashboard.py") for word in words)
+
+
+def test_the_file_says_what_the_source_of_the_program_waits_for(history: HistoryIndex) -> None:
+    job = max(one.task.job_id for one in history.attempts)
+    (outline,) = (one for one in history.index.snapshot.outlines if one.job_id == job)
+    steps = {one.name: one.steps for one in outline.functions}
+
+    assert (outline.files, outline.why_partial) == ((str(PROGRAM),), "")
+    assert steps.keys() >= {one.task.name for one in history.attempts if one.task.job_id == job} - {
+        "Worker.__init__",
+        "",
+    }
+    assert [(step.kind, step.name, step.of) for step in steps["outer"]] == [("call", "load", ()), ("wait", "", (0,))]
+    *_, last = steps[""]
+    assert (last.kind, [steps[""][at].name for at in last.of]) == ("wait", ["hang"])
