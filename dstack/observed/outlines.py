@@ -30,7 +30,7 @@ class Step:
     lines of the loops around a step, outermost first. A step that ``is_optional`` is in a branch, or after one that may
     have returned, or runs beside others, or it waits for one of its calls and it is not known for which. A step that
     ``is_timed`` has a timeout, or only asks whether there is a value, or continues with some of its values; in the last
-    case alone it ``is_any``.
+    case alone it ``is_any``. A call that is so may be cancelled.
     """
 
     kind: StepKind

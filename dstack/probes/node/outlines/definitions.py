@@ -162,9 +162,12 @@ class Lock:
     is_async: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Awaitable:
-    """What waits for its parts when it is awaited; ``is_timed`` or ``is_any`` if it may end before all have ended."""
+    """What waits for its parts when it is awaited; ``is_timed`` or ``is_any`` if it may end before all have ended.
+
+    It is timed, too, once something may cancel it.
+    """
 
     parts: tuple[Value, ...]
     is_timed: bool = False

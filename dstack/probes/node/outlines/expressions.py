@@ -219,7 +219,7 @@ class Expressions:
 
     def take_next(self, node: ast.expr, iterated: Value, *, is_async: bool) -> None:
         """What a pass of a loop begins with: a wait for an item of a streaming call."""
-        if isinstance(iterated, Refs) and iterated.streams:
+        if isinstance(iterated, Refs) and (iterated.streams or is_async):
             self.steps.wait(node, iterated, awaits=is_async)
 
     def decided(self, test: ast.expr) -> bool | None:
@@ -258,6 +258,8 @@ class Expressions:
         if isinstance(base, Handle):
             method = base.info.method(name) if base.info else None
             return RemoteFunction(name, bool(method and method.is_generator))
+        if isinstance(base, Awaitable):
+            base.is_timed |= name == "cancel"
         if isinstance(base, Either):
             return joined([self.attribute(one, name) for one in base.values])
         return None
@@ -388,6 +390,8 @@ class Expressions:
     ) -> Value:
         if name == "future":
             return base
+        if name == "cancel" and isinstance(base, Awaitable):
+            base.is_timed = True
         if name == "result" and isinstance(base, Refs):
             self.steps.wait(node, base, is_timed=arguments.limits(0))
             return None

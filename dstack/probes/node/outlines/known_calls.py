@@ -60,7 +60,7 @@ def _wait(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     refs = arguments.get(0, "object_refs")
     refs = arguments.get(0, "ray_waitables") if refs is None else refs
     waits_for_all = _is_for_all(walker, node, refs)
-    walker.steps.wait(node, refs, is_timed=arguments.limits(1), is_any=not waits_for_all)
+    walker.steps.wait(node, refs, is_timed=arguments.limits(1), is_any=not waits_for_all, is_poll=True)
     return Items([Items([Refs()]), Items() if waits_for_all else Items([element_of(refs)])], is_fixed=True)
 
 
@@ -100,6 +100,11 @@ def _slots(arguments: Arguments) -> int | None:
     stated = arguments.named["max_concurrency"]
     value = stated.value if isinstance(stated, Constant) else None
     return UNSTATED if stated == Constant(None) else value if isinstance(value, int) and value > 0 else None
+
+
+def _cancel(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    walker.steps.cancel(arguments.all)
+    return None
 
 
 def _actor(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -144,6 +149,14 @@ def _thread(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     if not isinstance(given, Items) or not given.is_fixed or named is not None:
         return None
     return Elsewhere(arguments.named.get("target"), Arguments(tuple(given.elements)), node)
+
+
+def _timer(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    called, given = arguments.get(1, "function"), arguments.get(2, "args")
+    walker.steps.escape(arguments.all)
+    if called == External("ray.cancel"):
+        walker.steps.cancel([given])
+    return None
 
 
 def _run(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -213,7 +226,8 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         "put": _put,
         "remote": _remote,
         "get_actor": _actor,
-        **dict.fromkeys(("cancel", "kill"), _nothing),
+        "cancel": _cancel,
+        "kill": _nothing,
     },
     "asyncio": {
         "gather": _gather,
@@ -230,6 +244,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
     "concurrent.futures": {"as_completed": _collection},
     "threading": {
         "Thread": _thread,
+        "Timer": _timer,
         **dict.fromkeys(("Lock", "RLock"), _lock),
         **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore),
     },

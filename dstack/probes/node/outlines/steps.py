@@ -133,6 +133,8 @@ class Steps:
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
         self.running: list[Running] = []
+        self._polled: dict[int, tuple[int, ...]] = {}
+        """The loops around the last poll for a call."""
         self.held = 0
         """The locks of threads that are held."""
         self.loops: tuple[int, ...] = ()
@@ -216,15 +218,39 @@ class Steps:
         return self._branches > 0 or any(one.may_have_left or one.may_have_skipped for one in self.running)
 
     def wait(
-        self, node: ast.expr, value: Value, *, awaits: bool = False, is_timed: bool = False, is_any: bool = False
+        self,
+        node: ast.expr,
+        value: Value,
+        *,
+        awaits: bool = False,
+        is_timed: bool = False,
+        is_any: bool = False,
+        is_poll: bool = False,
     ) -> None:
-        """A wait for the refs in a value; there is none if all of them are there."""
+        """A wait for the refs in a value; there is none if all of them are there. A poll tells which are there."""
         found = [*refs_in(value)]
         if found and not any(one.calls for one in found):
             return
+        calls = {call for one in found for call in one.calls}
         draft = self.drafts[self.add("wait", node, awaits=awaits, is_timed=is_timed, is_any=is_any)]
-        draft.of.update(call for one in found for call in one.calls)
+        draft.of |= calls
         draft.is_optional |= any(one.is_one_of for one in found)
+        if is_poll and (is_timed or is_any):
+            self._polled.update(dict.fromkeys(calls, self.loops))
+        elif calls and all(self._is_there(call, draft) for call in calls):
+            draft.is_timed = True
+
+    def _is_there(self, call: int, wait: Draft) -> bool:
+        """Whether a call may only be waited for because a poll has shown that it has ended."""
+        loops = self._polled.get(call)
+        return loops is not None and (wait.is_optional or len(wait.loops) < len(loops))
+
+    def cancel(self, values: Iterable[Value]) -> None:
+        """The calls of these refs may be cancelled."""
+        for value in values:
+            for refs in refs_in(value):
+                for call in refs.calls:
+                    self.drafts[call].is_timed = True
 
     def escape(self, values: Iterable[Value]) -> None:
         """The refs in these values go where nothing follows them."""
@@ -233,9 +259,23 @@ class Steps:
                 for call in refs.calls:
                     self.drafts[call].escapes = True
 
+    def _unpaired(self) -> Iterator[int]:
+        """The acquires without a later release of the lock, and the releases without an acquire before."""
+        names = [(one.kind, one.name) for one in self.drafts]
+        for at, (kind, name) in enumerate(names):
+            if kind == "acquire" and ("release", name) not in names[at:]:
+                yield at
+            elif kind == "release" and ("acquire", name) not in names[:at]:
+                yield at
+
     def finished(self) -> tuple[Step, ...]:
-        """All steps, in the order of their source."""
-        return tuple(one.finished() for one in self.drafts)
+        """All steps, in the order of their source; a lock that stays held, or was, is none that this function holds."""
+        left = set(self._unpaired())
+        kept = [one for at, one in enumerate(self.drafts) if at not in left]
+        places = {old: new for new, old in enumerate(at for at in range(len(self.drafts)) if at not in left)}
+        for one in kept:
+            one.of, one.takes = {places[at] for at in one.of}, {places[at] for at in one.takes}
+        return tuple(one.finished() for one in kept)
 
 
 def flattened(awaitable: Awaitable) -> list[Value]:
