@@ -263,9 +263,8 @@ class Steps:
         """The acquires without a later release of the lock, and the releases without an acquire before."""
         names = [(one.kind, one.name) for one in self.drafts]
         for at, (kind, name) in enumerate(names):
-            if kind == "acquire" and ("release", name) not in names[at:]:
-                yield at
-            elif kind == "release" and ("acquire", name) not in names[:at]:
+            other, where = ("release", names[at:]) if kind == "acquire" else ("acquire", names[:at])
+            if kind in ("acquire", "release") and (other, name) not in where:
                 yield at
 
     def finished(self) -> tuple[Step, ...]:
