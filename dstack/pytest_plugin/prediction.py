@@ -19,7 +19,7 @@ from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot, TaskAttempt
 from dstack.probes.connection.own_cluster import connected_cluster
 from dstack.probes.history_snapshot import snapshot_of_history
-from dstack.probes.node.outlines import outline_of_files
+from dstack.probes.node.outlines import TestOutlines
 from dstack.report.prediction_text import possible_text
 
 REPORTS = ("RAY_task_events_report_interval_ms", "50")
@@ -39,6 +39,7 @@ class Predictor:
     spent_s: float = 0.0
     tests_s: float = 0.0
     _known: set[object] = field(default_factory=set)
+    _outlines: TestOutlines = field(default_factory=TestOutlines)
 
     def at_end_of(self, item: pytest.Item, began: float) -> list[str]:
         """The texts of the deadlocks that the calls of a test make possible and no test before has shown.
@@ -53,29 +54,28 @@ class Predictor:
         try:
             time.sleep(REPORTED_S)
             snapshot = snapshot_of_history(self.address or (own.address if own else ""), TIMEOUT_S)
-            prediction = AnalysedSnapshot.of(_of_test(snapshot, item, began)).prediction
+            prediction = AnalysedSnapshot.of(self._of_test(snapshot, item, began)).prediction
         finally:
             self.spent_s += time.monotonic() - begin
         return [possible_text(one) for one in prediction.possible if self._is_new(one)]
+
+    def _of_test(self, snapshot: Snapshot, item: pytest.Item, began: float) -> Snapshot:
+        """The snapshot with the calls since a test began, the actors from before, and the outlines of its file."""
+        history = snapshot.history
+        if history is None:
+            return snapshot
+        attempts = tuple(one for one in history.attempts if _is_of_test(one, began))
+        jobs = {one.job_id for one in attempts}
+        name = item.nodeid.partition("::")[2]
+        path = str(Path(item.path).resolve())
+        outlines = tuple(self._outlines.of_test(path, name, job) for job in jobs)
+        return replace(snapshot, history=replace(history, attempts=attempts), outlines=outlines)
 
     def _is_new(self, possible: PossibleDeadlock) -> bool:
         shape = frozenset((one.name, one.file, one.line, one.awaits) for one in possible.members)
         is_new = shape not in self._known
         self._known.add(shape)
         return is_new
-
-
-def _of_test(snapshot: Snapshot, item: pytest.Item, began: float) -> Snapshot:
-    """The snapshot with the calls since a test began, the actors from before, and the outlines of its file."""
-    history = snapshot.history
-    if history is None:
-        return snapshot
-    attempts = tuple(one for one in history.attempts if _is_of_test(one, began))
-    jobs = {one.job_id for one in attempts}
-    name = item.nodeid.partition("::")[2]
-    path = str(Path(item.path).resolve())
-    outlines = tuple(outline_of_files([path], (path, name), job_id=job) for job in jobs)
-    return replace(snapshot, history=replace(history, attempts=attempts), outlines=outlines)
 
 
 def _is_of_test(attempt: TaskAttempt, began: float) -> bool:

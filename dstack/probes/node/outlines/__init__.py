@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -16,7 +16,15 @@ from typing import TypeVar
 from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline, Step
 from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker
 from dstack.probes.node.outlines.fixtures import steps_of_test
-from dstack.probes.node.outlines.program_files import MAX_S, ProgramFiles, Unread, folder_and_name, is_users, script_of
+from dstack.probes.node.outlines.program_files import (
+    MAX_S,
+    ProgramFiles,
+    Unread,
+    conftests_of,
+    folder_and_name,
+    is_users,
+    script_of,
+)
 from dstack.probes.node.outlines.source_modules import SourceModule
 from dstack.probes.node.outlines.steps import TooManySteps
 from dstack.probes.node.outlines.walk import evaluate, steps_of, steps_of_script
@@ -36,24 +44,42 @@ def outlines_of_driver(pid: int, job_id: str, others: Iterable[str] = ()) -> Pro
     files = ProgramFiles(script.folders)
     files.read(script.path, script.module, is_main=True)
     _read_others(files, others)
-    return _Outlines(files, job_id).of_script(files.modules.get(script.path))
+    return _Outlines(files).of_script(files.modules.get(script.path), job_id)
 
 
-def outline_of_files(
-    paths: Iterable[str],
-    own: tuple[str, str] | None = None,
-    *,
-    job_id: str = "",
-    folders: Iterable[str] = (),
-) -> ProgramOutline:
-    """The outline of these files and what they import, from their own folders and the ``folders``.
+def outline_of_files(paths: Iterable[str], own: tuple[str, str] | None = None, *, job_id: str = "") -> ProgramOutline:
+    """The outline of these files and what they import from their own folders.
 
-    ``own`` is the file and the name, as ``TestCashier.test_order``, of the test whose steps are the program's own code.
+    ``own`` are the file and the name of the function, as of a test, whose steps are the program's own code.
     """
-    files = ProgramFiles([*folders])
+    files = ProgramFiles([])
     _read_others(files, paths)
-    found = _Outlines(files, job_id)
-    return found.of_test(*own) if own else found.of_script(None)
+    outlines = _Outlines(files)
+    return outlines.of_test(*own, job_id) if own else outlines.of_script(None, job_id)
+
+
+class TestOutlines:
+    """Outlines of tests, for the process that runs them; the files of the last test are kept for the next one.
+
+    ``folders`` are those in which modules are found besides that of the test's file.
+    """
+
+    __test__ = False  # it is no test itself
+
+    def __init__(self, folders: Sequence[str] = ()) -> None:
+        self._folders = folders
+        self._last: tuple[str, _Outlines] | None = None
+
+    def of_test(self, path: str, name: str, job_id: str) -> ProgramOutline:
+        """The outline of a test, by its file and its name, as ``TestCashier.test_order``: its steps are the own code.
+
+        The fixtures of ``conftest.py`` in the folders above are among them.
+        """
+        if self._last is None or self._last[0] != path:
+            files = ProgramFiles(self._folders)
+            _read_others(files, [path, *conftests_of(path)])
+            self._last = path, _Outlines(files)
+        return self._last[1].of_test(path, name, job_id)
 
 
 def _read_others(files: ProgramFiles, paths: Iterable[str]) -> None:
@@ -81,35 +107,38 @@ class _Candidate:
 class _Outlines:
     """The outlines of the files of one program."""
 
-    def __init__(self, files: ProgramFiles, job_id: str) -> None:
+    def __init__(self, files: ProgramFiles) -> None:
         self._files = files
-        self._job_id = job_id
         self._problems = dict(files.problems)
         self._deadline = time.thread_time() + MAX_S
+        self._walks: dict[_Candidate, FunctionOutline | None] | None = None
         self._program = Program(evaluate)
         for module in files.modules.values():
             self._guarded(partial(self._program.add, module), module)
 
-    def of_script(self, script: SourceModule | None) -> ProgramOutline:
+    def of_script(self, script: SourceModule | None, job_id: str) -> ProgramOutline:
         """The outline with the steps of the script, if there is one, as the program's own code."""
         steps = self._guarded(lambda: steps_of_script(self._program, script), script) if script else None
         own = FunctionOutline(name="", file=script.path, line=1, steps=steps) if script and steps is not None else None
-        return self._with_own(own, None)
+        return self._with_own(own, None, job_id)
 
-    def of_test(self, path: str, name: str) -> ProgramOutline:
+    def of_test(self, path: str, name: str, job_id: str) -> ProgramOutline:
         """The outline with a test as the program's own code."""
         *outer, last = name.partition("[")[0].replace("::", ".").split(".")
         info = next((one for one in self._program.functions if _is_named(one, path, outer, last)), None)
         if info is None:
-            self._problems[f"the test {name} was not found in {path}"] = None
-            return self._with_own(None, None)
+            found = self._with_own(None, None, job_id)
+            return replace(found, why_partial=f"the test {name} was not found in {path}")
+        self._functions(info)  # what a test makes counts before what all of them make
+        for one in self._program.classes:
+            one.created_last.clear()
         steps = self._guarded(lambda: steps_of_test(self._program, info), info.module)
-        return self._with_own(_outline(info, "", steps) if steps is not None else None, info)
+        return self._with_own(_outline(info, "", steps) if steps is not None else None, info, job_id)
 
-    def _with_own(self, own: FunctionOutline | None, test: FunctionInfo | None) -> ProgramOutline:
+    def _with_own(self, own: FunctionOutline | None, test: FunctionInfo | None, job_id: str) -> ProgramOutline:
         functions = self._functions(test)
         return ProgramOutline(
-            job_id=self._job_id,
+            job_id=job_id,
             functions=tuple([own, *functions] if own else functions),
             classes=tuple(self._classes(test)),
             files=tuple(self._files.modules),
@@ -118,10 +147,12 @@ class _Outlines:
 
     def _functions(self, test: FunctionInfo | None) -> list[FunctionOutline]:
         """The functions and methods that tasks may run, by the names of these tasks."""
-        found = {one: self._walked(one) for one in self._candidates(all_of_them=False)}
-        found |= {one: self._walked(one) for one in self._candidates(all_of_them=True) if one not in found}
+        if self._walks is None:
+            found = {one: self._walked(one) for one in self._candidates(all_of_them=False)}
+            found |= {one: self._walked(one) for one in self._candidates(all_of_them=True) if one not in found}
+            self._walks = found
         by_name: dict[str, dict[int, list[FunctionOutline | None]]] = {}
-        for one, outline in found.items():
+        for one, outline in self._walks.items():
             by_name.setdefault(one.name, {}).setdefault(self._rank(one.defined, test), []).append(outline)
         return [*filter(None, (_agreed(ranks[max(ranks)]) for ranks in by_name.values()))]
 
@@ -152,7 +183,9 @@ class _Outlines:
         by_name: dict[str, dict[int, list[ClassOutline]]] = {}
         for info in self._program.classes:
             if any(one.scope.module.mentions_ray for one in info.mro) or info.created:
-                by_name.setdefault(info.name, {}).setdefault(self._rank(info, test), []).append(_class_outline(info))
+                by_name.setdefault(info.name, {}).setdefault(self._rank(info, test), []).append(
+                    _class_outline(info, info.created_last if test and info.created_last else info.created)
+                )
         chosen = (ranks[max(ranks)] for ranks in by_name.values())
         return [ones[0] for ones in chosen if len({(one.is_async, one.slots, one.has_groups) for one in ones}) == 1]
 
@@ -195,12 +228,12 @@ def _is_actor_class(info: ClassInfo) -> bool:
     return bool(info.decorator or info.created)
 
 
-def _class_outline(info: ClassInfo) -> ClassOutline:
+def _class_outline(info: ClassInfo, created: Collection[int | None]) -> ClassOutline:
     return ClassOutline(
         name=info.name,
         file=info.scope.module.path,
         line=info.node.lineno,
         is_async=info.is_async,
-        slots=info.slots,
+        slots=info.slots(created),
         has_groups=info.has_groups,
     )

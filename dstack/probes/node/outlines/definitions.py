@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
@@ -369,7 +369,8 @@ class ClassInfo:
         self.methods: dict[str, FunctionInfo] = {}
         self.inner: dict[str, ClassInfo] = {}
         self.created: set[int | None] = set()
-        """The slots that the program's own creations of its actors ask for."""
+        self.created_last: set[int | None] = set()
+        """The slots that creations of its actors in the program ask for, and those in the last walks."""
 
     @cached_property
     def _bases(self) -> Sequence[Value]:
@@ -424,12 +425,11 @@ class ClassInfo:
         named = any(word.arg == "concurrency_group" for one in decorators for word in one.keywords)
         return named or bool(self.decorator and self.decorator.has_groups)
 
-    @property
-    def slots(self) -> int | None:
-        """How many calls an actor runs at a time; None if that is not certain."""
+    def slots(self, created: Collection[int | None]) -> int | None:
+        """How many calls an actor runs at a time, made by creations that ask for these; None if not certain."""
         stated = self.decorator.slots if self.decorator else UNSTATED
-        created = {stated if slots == UNSTATED else slots for slots in self.created or {stated}}
-        slots = next(iter(created)) if len(created) == 1 else None
+        given = {stated if slots == UNSTATED else slots for slots in created or {stated}}
+        slots = next(iter(given)) if len(given) == 1 else None
         if slots != UNSTATED:
             return slots
         if self.has_unknown_base or self.scope.program.has_unknown_slots:

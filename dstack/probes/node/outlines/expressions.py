@@ -328,6 +328,7 @@ class Expressions:
         for one in choices(value):
             if isinstance(one, ActorClass):
                 one.info.created.add(one.slots)
+                one.info.created_last.add(one.slots)
         names = names_of(value) or _syntactic_name(target)
         index = self.steps.add("call", node, names[0] if len(names) == 1 else "")
         draft = self.steps.drafts[index]

@@ -23,6 +23,8 @@ MAX_FILES, MAX_PROGRAM_BYTES, MAX_S = 200, 4 << 20, 0.5
 MAX_WORDS = 64
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Options of Python that another word follows."""
+ROOTS, MAX_FOLDERS = (".git", "pyproject.toml", "setup.cfg", "pytest.ini", "tox.ini"), 16
+"""What the root of a project has, and how far it is searched for."""
 NO_SCRIPT = "the script of the driver is no file of the user's"
 
 
@@ -95,6 +97,17 @@ def folder_and_name(path: str) -> tuple[str, str]:
         folder, package = os.path.split(folder)
         names.insert(0, package)
     return folder, ".".join(names)
+
+
+def conftests_of(path: str) -> Iterator[str]:
+    """The files with fixtures for the tests of a file, the nearest one first, up to the root of the project."""
+    folder = os.path.dirname(path)
+    for _ in range(MAX_FOLDERS):
+        if os.path.isfile(conftest := f"{folder}/conftest.py"):
+            yield conftest
+        if any(os.path.exists(f"{folder}/{name}") for name in ROOTS) or folder == os.path.dirname(folder):
+            return
+        folder = os.path.dirname(folder)
 
 
 @dataclass

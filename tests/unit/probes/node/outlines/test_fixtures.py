@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dstack.probes.node.outlines import outline_of_files
+from dstack.probes.node.outlines import TestOutlines
 
 CONFTEST = """
 import pytest, ray
@@ -51,16 +51,17 @@ def test_other():
 
 
 def own_steps(tmp_path: Path, name: str) -> list[tuple[str, str, tuple[int, ...]]]:
-    outline = outline_of_files(files(tmp_path), own=(str(tmp_path / "test_till.py"), name))
+    outline = TestOutlines().of_test(written(tmp_path), name, "01000000")
     assert outline.why_partial == ""
     assert outline.functions[0].name == ""
     return [(step.kind, step.name, step.of) for step in outline.functions[0].steps]
 
 
-def files(tmp_path: Path) -> list[str]:
+def written(tmp_path: Path) -> str:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_till.py").write_text(TESTS)
-    return [str(tmp_path / name) for name in ("conftest.py", "test_till.py")]
+    (tmp_path / "unit").mkdir()
+    (tmp_path / "unit" / "test_till.py").write_text(TESTS)
+    return str(tmp_path / "unit" / "test_till.py")
 
 
 def test_fixtures_come_before_the_test_that_uses_them(tmp_path: Path) -> None:
@@ -80,16 +81,26 @@ def test_a_test_without_fixtures_has_those_of_all_tests(tmp_path: Path) -> None:
 
 
 def test_of_functions_of_one_name_that_within_the_test_counts(tmp_path: Path) -> None:
-    outlines = [
-        outline_of_files(files(tmp_path), own=(str(tmp_path / "test_till.py"), name))
-        for name in ("TestTill.test_order", "test_other")
-    ]
+    path, tests = written(tmp_path), TestOutlines()
+    outlines = [tests.of_test(path, name, "01000000") for name in ("TestTill.test_order", "test_other")]
 
     tasks = [next(one for one in outline.functions if one.name == "task") for outline in outlines]
     assert [len(one.steps) for one in tasks] == [2, 0]
 
 
 def test_an_unknown_test_is_said_to_be_missing(tmp_path: Path) -> None:
-    outline = outline_of_files(files(tmp_path), own=(str(tmp_path / "test_till.py"), "test_gone"))
+    path = written(tmp_path)
 
-    assert outline.why_partial == f"the test test_gone was not found in {tmp_path}/test_till.py"
+    outline = TestOutlines().of_test(path, "test_gone", "01000000")
+
+    assert outline.why_partial == f"the test test_gone was not found in {path}"
+
+
+def test_slots_of_a_class_are_those_that_the_test_asks_for(tmp_path: Path) -> None:
+    path, tests = written(tmp_path), TestOutlines()
+    with open(path, "a") as file:
+        file.write("def test_one(): Till.remote()\ndef test_two(): Till.options(max_concurrency=2).remote()\n")
+
+    slots = [tests.of_test(path, name, "").classes[0].slots for name in ("test_one", "test_two", "test_other")]
+
+    assert slots == [1, 2, None]
