@@ -13,13 +13,12 @@ from typing import Any
 import psutil
 
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
-from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
 from dstack.probes.node.kept_reading import are_alike
 from dstack.probes.node.log_tails import LogFiles
 from dstack.probes.node.node_figures import NodeFigures
-from dstack.probes.node.outlines import outlines_of_driver
+from dstack.probes.node.outlines import DriverOutlines
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs import proc
@@ -89,6 +88,7 @@ class NodeProbe:
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
         self._files = SourceFiles()
+        self._outlines = DriverOutlines()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
         self._last_round: dict[str, list[ProcessReading]] = {}
@@ -110,6 +110,7 @@ class NodeProbe:
         """Forgets what holds for one snapshot only, and the processes that have ended."""
         self._figures.begin_snapshot()
         self._files.begin_snapshot()
+        self._outlines.begin_snapshot()
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
@@ -187,7 +188,7 @@ class NodeProbe:
         unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
         answer = self._answer(processes, unchanged, starting, began_at, deadline)
         reports = tuple(raylet_reports(of_nodes, families.started))
-        programs = tuple(self._outlines(identified, outlines, deadline))
+        programs = tuple(self._outlines.of_drivers(self._drivers(identified, outlines)))
         answer = replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports, outlines=programs)
         if logs is None:
             return answer
@@ -199,16 +200,16 @@ class NodeProbe:
             files.read_node(node_id)
         return replace(answer, log_tails=tuple(files.tails))
 
-    def _outlines(
-        self, processes: Sequence[TargetProcess], jobs: Mapping[str, str], deadline: float
-    ) -> Iterator[ProgramOutline]:
-        """The outlines of the programs of these drivers, with the user's files that their stacks show."""
+    def _drivers(
+        self, processes: Sequence[TargetProcess], jobs: Mapping[str, str]
+    ) -> Iterator[tuple[int, str, set[str]]]:
+        """The drivers with their jobs, and the user's files that their stacks show."""
         for process in processes:
-            if process.worker_id in jobs and time.monotonic() < deadline:
+            if process.worker_id in jobs:
                 frames = [frame for one in process.reading.threads for frame in one.thread.frames]
                 cwd = proc.working_directory(process.pid)
-                files = [os.path.join(cwd, one.position.file) for one in frames if self._reader.origins.is_user(one)]
-                yield outlines_of_driver(process.pid, jobs[process.worker_id], files)
+                files = {os.path.join(cwd, one.position.file) for one in frames if self._reader.origins.is_user(one)}
+                yield process.pid, jobs[process.worker_id], files
 
     def _read_logs(self, files: LogFiles, logs: LogRequest, families: Families, owners: PortOwners) -> None:
         """Read the logs of workers: of a process that is the expected one by its output, else by its id."""

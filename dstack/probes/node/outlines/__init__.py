@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
+
+import psutil
 
 from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline, Step
 from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker
@@ -28,9 +30,12 @@ from dstack.probes.node.outlines.program_files import (
 from dstack.probes.node.outlines.source_modules import SourceModule
 from dstack.probes.node.outlines.steps import TooManySteps
 from dstack.probes.node.outlines.walk import evaluate, steps_of, steps_of_script
+from dstack.probes.node.stacks.source_files import Version, version_of
 
 _T = TypeVar("_T")
 TOO_LONG = "the outlines of the program's functions took too long"
+MAX_NODE_S = 2.0
+"""The CPU time for the drivers of a node."""
 TOO_LARGE = "a function has too many steps"
 
 
@@ -45,6 +50,47 @@ def outlines_of_driver(pid: int, job_id: str, others: Iterable[str] = ()) -> Pro
     files.read(script.path, script.module, is_main=True)
     _read_others(files, others)
     return _Outlines(files).of_script(files.modules.get(script.path), job_id)
+
+
+class DriverOutlines:
+    """Outlines of drivers on this node; each is kept for the next snapshot, unless its files change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], _Known] = {}
+
+    def begin_snapshot(self) -> None:
+        """Forget the programs that have ended."""
+        self._known = {key: known for key, known in self._known.items() if psutil.pid_exists(key[0])}
+
+    def of_drivers(self, drivers: Iterable[tuple[int, str, Iterable[str]]]) -> Iterator[ProgramOutline]:
+        """The outlines of drivers: their pids, jobs and files of their stacks. If it takes too long, some are empty."""
+        until = time.thread_time() + MAX_NODE_S
+        for pid, job_id, others in drivers:
+            if time.thread_time() > until:
+                yield ProgramOutline(job_id=job_id, why_partial=TOO_LONG)
+            else:
+                yield self._of_driver(pid, job_id, frozenset(others))
+
+    def _of_driver(self, pid: int, job_id: str, others: frozenset[str]) -> ProgramOutline:
+        known = self._known.get((pid, job_id))
+        if known is None or not known.holds_for(others):
+            outline = outlines_of_driver(pid, job_id, sorted(others))
+            versions = {path: version_of(path) for path in outline.files}
+            known = self._known[pid, job_id] = _Known(outline, versions, others)
+        return known.outline
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An outline, the versions of its files, and the files of stacks that were among them."""
+
+    outline: ProgramOutline
+    versions: Mapping[str, Version]
+    others: frozenset[str]
+
+    def holds_for(self, others: frozenset[str]) -> bool:
+        """Whether no file has changed, and no other one is to be read."""
+        return others <= self.others and all(version_of(path) == known for path, known in self.versions.items())
 
 
 def outline_of_files(paths: Iterable[str], own: tuple[str, str] | None = None, *, job_id: str = "") -> ProgramOutline:

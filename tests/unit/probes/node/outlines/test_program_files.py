@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.outlines import outline_of_files, outlines_of_driver
+from dstack.observed.outlines import ProgramOutline
+from dstack.probes.node.outlines import DriverOutlines, outline_of_files, outlines_of_driver
 from dstack.probes.node.outlines.program_files import NO_SCRIPT, ProgramFiles, Unread, script_of
 
 READY = "print('ready', flush=True)\ninput()\n"
@@ -123,3 +124,19 @@ def test_more_files_than_are_read_are_said_to_be_there(tmp_path: Path) -> None:
 
     assert len(outline.files) == 200
     assert outline.why_partial == "the program has more files than are read"
+
+
+def test_a_program_is_read_again_only_if_its_files_change(project: Path) -> None:
+    outlines = DriverOutlines()
+    with running("app.py", cwd=project) as pid:
+
+        def outline() -> ProgramOutline:
+            outlines.begin_snapshot()
+            return next(outlines.of_drivers([(pid, "01000000", {f"{project}/app.py"})]))
+
+        first, second = outline(), outline()
+        (project / "app.py").write_text(APP)
+        third = outline()
+
+    assert second is first
+    assert [len(one.files) for one in (first, third)] == [1, 4]
