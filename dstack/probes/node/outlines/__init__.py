@@ -6,7 +6,6 @@ containers, attributes within one function, arguments, and what helpers return. 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from dstack.probes.node.outlines.fixtures import steps_of_test
 from dstack.probes.node.outlines.program_files import (
     MAX_S,
     ProgramFiles,
+    Script,
     Unread,
     conftests_of,
     folder_and_name,
@@ -30,7 +30,7 @@ from dstack.probes.node.outlines.program_files import (
 from dstack.probes.node.outlines.source_modules import SourceModule
 from dstack.probes.node.outlines.steps import TooManySteps
 from dstack.probes.node.outlines.walk import evaluate, steps_of, steps_of_script
-from dstack.probes.node.stacks.source_files import Version, version_of
+from dstack.probes.node.stacks.source_files import Version, find_source, version_of
 
 _T = TypeVar("_T")
 TOO_LONG = "the outlines of the program's functions took too long"
@@ -47,8 +47,7 @@ def outlines_of_driver(pid: int, job_id: str, others: Iterable[str] = ()) -> Pro
         found = outline_of_files(others, job_id=job_id)
         return replace(found, why_partial=". ".join(filter(None, (str(error), found.why_partial))))
     files = ProgramFiles(script.folders)
-    files.read(script.path, script.module, is_main=True)
-    _read_others(files, others)
+    _read(files, others, script)
     return _Outlines(files).of_script(files.modules.get(script.path), job_id)
 
 
@@ -99,7 +98,7 @@ def outline_of_files(paths: Iterable[str], own: tuple[str, str] | None = None, *
     ``own`` are the file and the name of the function, as of a test, whose steps are the program's own code.
     """
     files = ProgramFiles([])
-    _read_others(files, paths)
+    _read(files, paths)
     outlines = _Outlines(files)
     return outlines.of_test(*own, job_id) if own else outlines.of_script(None, job_id)
 
@@ -123,17 +122,17 @@ class TestOutlines:
         """
         if self._last is None or self._last[0] != path:
             files = ProgramFiles(self._folders)
-            _read_others(files, [path, *conftests_of(path)])
+            _read(files, [path, *conftests_of(path)])
             self._last = path, _Outlines(files)
         return self._last[1].of_test(path, name, job_id)
 
 
-def _read_others(files: ProgramFiles, paths: Iterable[str]) -> None:
-    for path in dict.fromkeys(paths):
-        if os.path.isabs(path) and is_users(path):
-            folder, name = folder_and_name(path)
-            files.folders = [*dict.fromkeys((*files.folders, folder))]
-            files.read(path, name)
+def _read(files: ProgramFiles, paths: Iterable[str], script: Script | None = None) -> None:
+    """Read files, each as a module of its own folder, and the script before."""
+    found = {path: folder_and_name(path) for path in paths if find_source(path) and is_users(path)}
+    files.folders = [*dict.fromkeys((*files.folders, *(folder for folder, _ in found.values())))]
+    first = [(script.path, script.module)] if script else []
+    files.read([*first, *((path, name) for path, (_, name) in found.items())], main=script.path if script else "")
 
 
 @dataclass(frozen=True)

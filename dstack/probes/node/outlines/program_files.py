@@ -120,20 +120,16 @@ class ProgramFiles:
     problems: dict[str, None] = field(default_factory=dict)
     _bytes: int = 0
 
-    def read(self, path: str, name: str, *, is_main: bool = False) -> None:
-        """Read a file and those that it imports."""
-        waiting = [(path, name)]
+    def read(self, files: Iterable[tuple[str, str]], *, main: str = "") -> None:
+        """Read files with the names of their modules, then what they import; ``main`` is the one that is the script."""
+        waiting = [*files]
         while waiting:
             path, name = waiting.pop(0)
-            if path in self.modules:
-                continue
-            module = self._parsed(path, name, is_main=is_main and not self.modules)
-            if module is None:
-                continue
-            self.modules[path] = module
-            for imported in imports_of(module):
-                if found := _file_of(imported, self.folders):
-                    waiting.append((found, imported))
+            module = None if path in self.modules else self._parsed(path, name, is_main=path == main)
+            if module is not None:
+                self.modules[path] = module
+                found = ((_file_of(one, self.folders), one) for one in imports_of(module))
+                waiting += [(file, one) for file, one in found if file]
 
     def _parsed(self, path: str, name: str, *, is_main: bool) -> SourceModule | None:
         if len(self.modules) >= MAX_FILES or self._bytes > MAX_PROGRAM_BYTES:

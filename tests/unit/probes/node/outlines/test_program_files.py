@@ -102,7 +102,7 @@ def test_installed_packages_are_not_read(project: Path) -> None:
     (installed / "library.py").write_text("import ray\n")
     files = ProgramFiles([str(installed), str(project)])
 
-    files.read(str(project / "app.py"), "app")
+    files.read([(str(project / "app.py"), "app")])
 
     assert not [path for path in files.modules if "site-packages" in path]
 
