@@ -10,7 +10,10 @@ HoldKind = Literal["only slot", "slot", "event loop", "lock", "resource"]
 
 
 class Hold(Model, frozen=True):
-    """What a call holds while it waits: ``name`` is the class of the actor, the lock or the resource."""
+    """What a call holds while it waits: ``name`` is the concurrency group of the actor, the lock or the resource.
+
+    The name is empty for the default group. ``amount`` is how much of a resource, or how many slots there are.
+    """
 
     kind: HoldKind
     name: str
@@ -21,10 +24,10 @@ class Blocked(Model, frozen=True):
     """A call of a possible deadlock, which would wait there for ever.
 
     ``name`` is the call, ``awaits`` what it waits for: a call or a lock. One that ``is_queued`` would not begin.
-    ``queued_on`` is the class of the actor, or the resource, that it would be queued for. The line is where it waits.
-    ``actor`` is a name that tells its actor from others, empty without one. ``began_at`` and ``ended_at`` are when it
-    ran in the run that was seen, None if unknown or not reached.
-    ``is_sampled`` says that a sample showed it in this wait; else its source says so.
+    ``queued_on`` is the concurrency group of its actor, or the resource, that it would be queued for. ``actor`` is a
+    name that tells its actor from others, empty without one. The line is where it waits. ``began_at`` and ``ended_at``
+    are when it ran in the run that was seen, None if unknown or not reached. ``is_sampled`` says that a sample showed
+    it in this wait; else its source says so.
     """
 
     name: str

@@ -52,13 +52,15 @@ class Step:
 class FunctionOutline:
     """The steps of a function or method; ``name`` is ``function``, ``Class.method``, or empty for a program's own code.
 
-    The own code of a program is what its driver runs: the code of its script, or of its test.
+    The own code of a program is what its driver runs: the code of its script, or of its test. ``group`` is the
+    concurrency group of a method, empty for the default one.
     """
 
     name: Name
     file: Path
     line: Natural
     is_async: bool = False
+    group: Name = ""
     steps: tuple[Step, ...] = ()
 
 
@@ -66,8 +68,8 @@ class FunctionOutline:
 class ClassOutline:
     """How many calls an actor of a class runs at a time, as its source says: ``slots``, None if that is not certain.
 
-    ``is_async`` if a method is ``async def``: then its calls share one event loop. With ``has_groups`` methods may have
-    slots of their own.
+    ``is_async`` if a method is ``async def``: then its calls share one event loop. ``groups`` are its concurrency
+    groups with their slots; each has an event loop of its own. With ``has_groups`` these are not certain.
     """
 
     name: Name
@@ -75,6 +77,7 @@ class ClassOutline:
     line: Natural
     is_async: bool = False
     slots: Natural | None = None
+    groups: tuple[tuple[Name, Natural], ...] = ()
     has_groups: bool = False
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from rich.console import Console
 
 from dstack.files.document_file import to_json
-from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
+from dstack.model.prediction import Blocked, CapacityNeed, Hold, HoldKind, Overtaking, PossibleDeadlock, Prediction
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_schema import Json
 from dstack.report.rich_text import Row, SafeText, location, plain_text, print_rows
@@ -95,16 +95,17 @@ def _does(possible: PossibleDeadlock, at: int, numbers: dict[int, int]) -> str:
         waits += f", which is queued behind {listed(behind)}" if behind else ", which cannot begin"
     elif holders := [str(numbers[index]) for index in _lock_holders(possible, member)]:
         waits += f", which {listed(holders)} holds"
-    holds = [hold_in_words(one, member) for one in member.holds]
+    holds = list(map(hold_in_words, member.holds))
     return f"keeps {listed(holds)} while it {waits}" if holds else waits
 
 
 def _holding_up(possible: PossibleDeadlock, queued: int) -> Iterator[int]:
     wanted = possible.members[queued]
     for index, one in enumerate(possible.members):
-        is_same_actor = one.actor_id is not None and one.actor_id == wanted.actor_id
-        has_resource = any(hold.kind == "resource" and hold.name == wanted.queued_on for hold in one.holds)
-        if not one.is_queued and (is_same_actor or has_resource):
+        is_same_actor = one.actor_id == wanted.actor_id
+        kinds: tuple[HoldKind, ...] = ("only slot", "slot", "event loop") if wanted.actor_id else ("resource",)
+        has_it = any(hold.kind in kinds and hold.name == wanted.queued_on for hold in one.holds)
+        if not one.is_queued and has_it and (is_same_actor or not wanted.actor_id):
             yield index
 
 
@@ -114,14 +115,15 @@ def _lock_holders(possible: PossibleDeadlock, member: Blocked) -> Iterator[int]:
             yield index
 
 
-def hold_in_words(hold: Hold, member: Blocked) -> str:
+def hold_in_words(hold: Hold) -> str:
     """``the only slot of its actor``."""
+    where = f"group {hold.name} of its actor" if hold.name else "its actor"
     if hold.kind == "only slot":
-        return "the only slot of its actor"
+        return f"the only slot of {where}"
     if hold.kind == "slot":
-        return f"one of {hold.amount:g} slots of its actor"
+        return f"one of {hold.amount:g} slots of {where}"
     if hold.kind == "event loop":
-        return "the event loop of its actor"
+        return f"the event loop of {where}"
     return f"the lock {hold.name}" if hold.kind == "lock" else f"{hold.amount:g} {hold.name}"
 
 

@@ -161,15 +161,15 @@ class _Explained:
 
     def _queued_on(self, key: Id) -> str:
         run = self._world.runs[key]
-        if run.server is not None:
-            return self._seen.class_of(run.server)
+        if isinstance(run.server, tuple):
+            return str(run.server[1])
         return str(next(iter(run.needs), ""))
 
     def _holds(self, key: Id) -> Iterator[Hold]:
         """What others of the set need of it."""
         run, server, queued = self._world.runs[key], self._world.server(key), self._queued()
         if server is not None and any(self._world.runs[one].server == run.server for one in queued):
-            name, step = self._seen.class_of(run.server), self._world.step(key, self._stuck[key])
+            name, step = self._queued_on(key), self._world.step(key, self._stuck[key])
             if server.has_loop and step is not None and not step_yields(step):
                 yield Hold(kind="event loop", name=name)
             else:

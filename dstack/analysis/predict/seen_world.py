@@ -94,9 +94,9 @@ class SeenWorld:
         """How much of a resource the nodes have that are alive."""
         return sum(node.resources.get(resource, 0.0) for node in self._snapshot.nodes if node.alive)
 
-    def class_of(self, actor_id: Id) -> str:
+    def class_of(self, actor_id: str) -> str:
         """The class of an actor, as its calls name it."""
-        actor = self._index.actors.get(str(actor_id))
+        actor = self._index.actors.get(actor_id)
         return actor.class_name.rpartition(".")[2] if actor else ""
 
     # Runs
@@ -174,7 +174,8 @@ class SeenWorld:
         creation = self._creation_of.get(task.actor_id or "")
         if creation is not None and creation != key:
             after = (*after, creation)
-        server = task.actor_id if task.actor_id in self._servers else None
+        server = (task.actor_id, self._group_of(attempt)) if of_actor else None
+        server = server if server in self._servers else None
         held: dict[Id, float] = {name: amount for name, amount in needs.items() if name != "CPU" and amount > 0}
         return Run(steps, server, held, after, shape, attempt.submitted_at, attempt.ended_at)
 
@@ -192,25 +193,38 @@ class SeenWorld:
     # What runs share
 
     def _known_servers(self) -> dict[Id, Server]:
-        """The actors whose number of slots is known; others hold nothing up."""
+        """The actors, by their concurrency groups, whose number of slots is known; others hold nothing up."""
         found: dict[Id, Server] = {}
         for actor_id, attempts in self._on_actor.items():
-            server = self._server(actor_id)
-            if server is not None and (server.has_loop or most_at_once(attempts) <= server.slots):
-                found[actor_id] = server
+            calls = grouped((self._group_of(one), one) for one in attempts)
+            for group, server in self._servers_of(actor_id).items():
+                if server.has_loop or most_at_once(calls.get(group, ())) <= server.slots:
+                    found[actor_id, group] = server
         return found
 
-    def _server(self, actor_id: str) -> Server | None:
+    def _group_of(self, attempt: Attempt) -> str | None:
+        """The concurrency group that a call runs in, empty for the default one; None if its method is unknown."""
+        outline = self.outline_of(attempt)
+        return outline.group if outline else None if self._groups_of(attempt.task.actor_id or "") else ""
+
+    def _groups_of(self, actor_id: str) -> Mapping[str, int]:
+        outline = self._class_outline(actor_id)
+        return dict(outline.groups) if outline else {}
+
+    def _class_outline(self, actor_id: str) -> ClassOutline | None:
         actor = self._index.actors.get(actor_id)
-        if actor is None:
-            return None
-        outline: ClassOutline | None = self._classes.get((actor.job_id, self.class_of(actor_id)))
+        return self._classes.get((actor.job_id, self.class_of(actor_id))) if actor else None
+
+    def _servers_of(self, actor_id: str) -> Mapping[str, Server]:
+        """The slots of an actor by concurrency group; nothing if they are not known."""
+        actor, outline = self._index.actors.get(actor_id), self._class_outline(actor_id)
         if outline is None:
-            is_single = actor.worker_id is not None and has_one_slot(self._index, actor.worker_id)
-            return Server(1) if is_single else None
+            is_single = actor is not None and actor.worker_id and has_one_slot(self._index, actor.worker_id)
+            return {"": Server(1)} if is_single else {}
         if outline.has_groups or outline.slots is None:
-            return None
-        return Server(outline.slots, has_loop=outline.is_async)
+            return {}
+        slots = {"": outline.slots, **dict(outline.groups)}
+        return {group: Server(number, has_loop=outline.is_async) for group, number in slots.items()}
 
     def _capacity(self) -> Mapping[Id, float]:
         """How much of each resource there is, if one node has all of it; of others no shortage is predicted."""
@@ -276,6 +290,8 @@ class _Order:
 
     def _wait_for(self, site: int) -> tuple[int | None, bool | None]:
         step = self.steps[site]
+        if step.is_timed:  # it may be cancelled
+            return None, None
         later = [number for number, one in enumerate(self.steps) if one.kind == "wait" and site in one.of]
         wait = next((number for number in later if not self.steps[number].is_timed), None)
         if wait is None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import psutil
 
 from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline, Step
-from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker
+from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker, group_of
 from dstack.probes.node.outlines.fixtures import steps_of_test
 from dstack.probes.node.outlines.program_files import (
     MAX_S,
@@ -232,7 +232,7 @@ class _Outlines:
                     _class_outline(info, info.created_last if test and info.created_last else info.created)
                 )
         chosen = (ranks[max(ranks)] for ranks in by_name.values())
-        return [ones[0] for ones in chosen if len({(one.is_async, one.slots, one.has_groups) for one in ones}) == 1]
+        return [ones[0] for ones in chosen if len({replace(one, file="", line=0) for one in ones}) == 1]
 
     def _rank(self, defined: FunctionInfo | ClassInfo, test: FunctionInfo | None) -> int:
         """Of one name, definitions within the test come first, then those that are remote."""
@@ -260,7 +260,9 @@ def _is_named(info: FunctionInfo, path: str, outer: Sequence[str], last: str) ->
 
 def _outline(info: FunctionInfo, name: str, steps: tuple[Step, ...]) -> FunctionOutline:
     line = info.node.lineno
-    return FunctionOutline(name=name, file=info.module.path, line=line, is_async=info.is_async, steps=steps)
+    return FunctionOutline(
+        name=name, file=info.module.path, line=line, is_async=info.is_async, group=group_of(info) or "", steps=steps
+    )
 
 
 def _agreed(outlines: Sequence[FunctionOutline | None]) -> FunctionOutline | None:
@@ -280,5 +282,6 @@ def _class_outline(info: ClassInfo, created: Collection[int | None]) -> ClassOut
         line=info.node.lineno,
         is_async=info.is_async,
         slots=info.slots(created),
-        has_groups=info.has_groups,
+        groups=tuple((info.groups or {}).items()),
+        has_groups=info.groups is None,
     )

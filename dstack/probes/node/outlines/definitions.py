@@ -128,7 +128,6 @@ class Maker:
 
     slots: int | None = UNSTATED
     streams: bool = False
-    has_groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,14 +415,28 @@ class ClassInfo:
         unknown = [one for one in values if not as_maker(one) and not _is_plain_decorator(one)]
         if not makers:
             return None
-        return Maker(None, has_groups=makers[0].has_groups) if unknown else makers[0]
+        return Maker(None) if unknown else makers[0]
 
     @cached_property
-    def has_groups(self) -> bool:
-        """Whether methods name concurrency groups."""
-        decorators = (one for method in self.all_methods.values() for one in _calls_in(method.node))
-        named = any(word.arg == "concurrency_group" for one in decorators for word in one.keywords)
-        return named or bool(self.decorator and self.decorator.has_groups)
+    def groups(self) -> dict[str, int] | None:
+        """Its concurrency groups with their slots, by literals in its decorator; None if they are not certain."""
+        stated = [one.value for one in self._options if one.arg == "concurrency_groups"]
+        if not stated:
+            return None if any(map(group_of, self.all_methods.values())) else {}
+        (groups,) = stated
+        if not isinstance(groups, ast.Dict):
+            return None
+        found = {
+            key.value: slots.value
+            for key, slots in zip(groups.keys, groups.values, strict=True)
+            if isinstance(key, ast.Constant) and isinstance(slots, ast.Constant) and isinstance(slots.value, int)
+        }
+        is_known = len(found) == len(groups.keys) and None not in map(group_of, self.all_methods.values())
+        return {str(name): slots for name, slots in found.items()} if is_known else None
+
+    @property
+    def _options(self) -> Iterator[ast.keyword]:
+        return (word for one in self.node.decorator_list if isinstance(one, ast.Call) for word in one.keywords)
 
     def slots(self, created: Collection[int | None]) -> int | None:
         """How many calls an actor runs at a time, made by creations that ask for these; None if not certain."""
@@ -460,9 +473,14 @@ class ClassInfo:
         return values[0] if len(values) == 1 else None
 
 
-def _calls_in(node: AnyFunction) -> Iterator[ast.Call]:
-    listed = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return (one for one in listed if isinstance(one, ast.Call))
+def group_of(method: FunctionInfo) -> str | None:
+    """The concurrency group that the decorator of a method names, empty without one; None if it is no literal."""
+    listed = [] if isinstance(method.node, ast.Lambda) else method.node.decorator_list
+    words = (word for one in listed if isinstance(one, ast.Call) for word in one.keywords)
+    named = [word.value for word in words if word.arg == "concurrency_group"]
+    if not named:
+        return ""
+    return str(named[0].value) if isinstance(named[0], ast.Constant) else None
 
 
 def _is_plain(base: Value) -> bool:

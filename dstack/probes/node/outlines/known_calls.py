@@ -90,7 +90,6 @@ def maker_of(node: ast.Call, arguments: Arguments) -> Maker:
     return Maker(
         slots=_slots(arguments),
         streams=arguments.named.get("num_returns") in (Constant("streaming"), Constant("dynamic")),
-        has_groups="concurrency_groups" in arguments.named,
     )
 
 

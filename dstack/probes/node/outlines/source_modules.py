@@ -109,8 +109,15 @@ def assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr |
             for target in node.targets:
                 yield target, node.value
                 if isinstance(target, (ast.Tuple, ast.List)):
-                    yield from ((one, None) for one in target.elts)
+                    yield from _parts(target.elts, node.value)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             yield node.target, node.value
         elif isinstance(node, ast.AugAssign):
             yield node.target, None
+
+
+def _parts(targets: Sequence[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """The targets of one assignment with the values at their places, if each has one."""
+    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+    is_paired = len(values) == len(targets) and not any(isinstance(one, ast.Starred) for one in (*targets, *values))
+    yield from zip(targets, values, strict=True) if is_paired else ((one, None) for one in targets)

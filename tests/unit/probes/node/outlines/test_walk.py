@@ -296,12 +296,46 @@ def test_slots_of_an_actor_class(tmp_path: Path, source: str, slots: int | None)
     assert found.slots == slots
 
 
-def test_concurrency_groups_are_noted(tmp_path: Path) -> None:
-    source = "@ray.remote(concurrency_groups={'io': 2})\nclass A: ..."
+@pytest.mark.parametrize(
+    ("options", "group", "expected"),
+    [
+        ("concurrency_groups={'io': 2}", "'io'", ((("io", 2),), False)),
+        ("concurrency_groups=GROUPS", "'io'", ((), True)),
+        ("concurrency_groups={'io': 2}", "NAME", ((), True)),
+        ("num_cpus=1", "'io'", ((), True)),
+    ],
+    ids=["literals", "computed groups", "computed name", "groups of nowhere"],
+)
+def test_concurrency_groups_and_their_methods_are_read_if_they_are_literals(
+    options: str, group: str, expected: object, tmp_path: Path
+) -> None:
+    source = f"""
+    @ray.remote({options})
+    class A:
+        @ray.method(concurrency_group={group})
+        def read(self): ...
+        def write(self): ...
+    """
 
-    (found,) = outline_of(tmp_path, source).classes
+    found = outline_of(tmp_path, source)
 
-    assert found.has_groups
+    assert (found.classes[0].groups, found.classes[0].has_groups) == expected
+    if group == "'io'":
+        assert [one.group for one in found.functions if one.name.startswith("A.")] == ["io", ""]
+
+
+def test_locks_that_are_assigned_together_are_two_locks(tmp_path: Path) -> None:
+    source = """
+    import threading
+    class A:
+        def __init__(self):
+            self.left, self.right = threading.Lock(), threading.Lock()
+        def both(self):
+            with self.left, self.right: ray.get(f.remote())
+    """
+
+    (both,) = [one for one in outline_of(tmp_path, source).functions if one.name == "A.both"]
+    assert [step.name for step in both.steps if step.kind == "acquire"] == ["self.left", "self.right"]
 
 
 def test_functions_of_one_name_that_differ_are_left_out(tmp_path: Path) -> None:
