@@ -443,6 +443,59 @@ class Advice(Model, frozen=True):
         return f"{self.label}: {self.text}"
 
 
+CureKind = Literal[
+    "slots",
+    "concurrency group",
+    "async methods",
+    "request limit",
+    "await",
+    "less resources",
+    "more resources",
+    "returned ref",
+    "lock",
+    "constructor",
+    "threads",
+    "arguments",
+    "channels",
+    "stream",
+    "pipe",
+    "group calls",
+    "dropped wait",
+]
+"""What a change of a program or cluster is about that may free a deadlock."""
+
+
+class Cure(Model, frozen=True):
+    """A change of the program or the cluster, and what it frees by a reduction of the changed wait-for graph.
+
+    ``text`` is the change without a full stop; the file, line and source are those of the code to change, if it is at
+    one place. It frees ``freed`` of the ``total`` waits of a finding, which are its members and those behind them;
+    ``left`` are the others. ``is_certain`` is false if one of several possible wakers must be the one that it frees.
+    ``starts`` are the functions of queued calls that would start, and end if nothing else keeps them. ``same_way`` are
+    those whose running calls are stuck: another one would wait in the same way, so the deadlock would only move.
+    A cure with several ``kinds`` is so many changes together. ``with_others`` says that some of the waits are also for
+    another finding, which counts as resolved.
+    """
+
+    kinds: tuple[CureKind, ...]
+    text: str
+    freed: int
+    total: int
+    left: tuple[Key, ...] = ()
+    is_certain: bool = True
+    starts: tuple[str, ...] = ()
+    same_way: tuple[str, ...] = ()
+    with_others: bool = False
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None
+
+    @property
+    def frees_all(self) -> bool:
+        """Whether nothing of the finding is left."""
+        return self.freed == self.total
+
+
 class Finding(Model, frozen=True):
     """One conclusion about the waits of the cluster.
 
@@ -454,7 +507,8 @@ class Finding(Model, frozen=True):
     directly. For an open chain they count all its waits, and the direct ones for its ends. ``jobs`` are the jobs that
     take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration
     of all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
-    assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain
+    assumptions. ``cures`` are changes that free a deadlock, or part of it, the smallest first, then those that do not.
+    ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain
     its waits, ``last_words`` what its processes printed. ``advice`` is None where nothing is to be done. ``doubt``
     says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each member,
     ``diagram`` is the short form; of waits that may end, ``brief`` is a sentence for each final blocker, and
@@ -465,6 +519,7 @@ class Finding(Model, frozen=True):
     confirmed: bool
     summary: str = ""
     advice: Advice | None = None
+    cures: tuple[Cure, ...] = ()
     members: tuple[Key, ...] = ()
     cycle: tuple[Key, ...] = ()
     blocked_behind: tuple[Key, ...] = ()

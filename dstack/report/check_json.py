@@ -17,7 +17,18 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
 from dstack.files.document_file import to_json
-from dstack.model.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.model.diagnosis import (
+    Cure,
+    FailedBefore,
+    Finding,
+    GroupWait,
+    OutsideWait,
+    Since,
+    Step,
+    Target,
+    Vertex,
+    Wait,
+)
 from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
@@ -77,6 +88,7 @@ class _DocumentBuilder:
             "assumed": list(finding.assumed),
             "summary": finding.summary,
             "advice": msgspec.to_builtins(finding.advice),
+            "cures": [self._cure(cure) for cure in finding.cures],
             "explanation": [_sentence(step) for step in finding.explanation],
             "resources": list(finding.resources),
             "jobs": list(finding.jobs),
@@ -96,6 +108,11 @@ class _DocumentBuilder:
             "polled_by": self._members(finding.polled_by),
             "final_blockers": list(self._final_blockers(finding)),
         }
+
+    def _cure(self, cure: Cure) -> check_schema.DocumentCure:
+        left = [self._target(Target(vertex=key)) for key in cure.left[:MANY]] if cure.freed else []
+        values = {**msgspec.structs.asdict(cure), "left": left}
+        return msgspec.convert(values, check_schema.DocumentCure)
 
     def _final_blockers(self, finding: Finding) -> Iterator[check_schema.DocumentBlocker]:
         for blocker in finding.final_blockers:

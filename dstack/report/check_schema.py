@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.model.diagnosis import Exactness, FindingKind, Verdict
+from dstack.model.diagnosis import CureKind, Exactness, FindingKind, Verdict
 from dstack.model.prediction import PossibleDeadlock
 from dstack.observed.calls import GroupLibrary
 from dstack.observed.node import Failure, LogKind, LogStream
@@ -200,6 +200,23 @@ class DocumentAdvice(TypedDict):
     text: Annotated[str, Meta(description="One or more sentences; the wording may change")]
 
 
+class DocumentCure(TypedDict):
+    """A change that frees a deadlock, a part of it, or nothing, by a reduction of the changed wait-for graph."""
+
+    kinds: Annotated[list[CureKind], Meta(description="Several for changes that are enough only together")]
+    text: Annotated[str, Meta(description="The change; the wording may change")]
+    freed: Annotated[int, Meta(description="Number of waits of the finding that it frees")]
+    total: Annotated[int, Meta(description="Number of members and of waits that are blocked behind them")]
+    left: Annotated[list[DocumentTarget], Meta(description="The waits that remain, if it frees any")]
+    is_certain: Annotated[bool, Meta(description="False if one of several possible wakers must be the one it frees")]
+    starts: Annotated[list[str], Meta(description="Queued calls that start and are assumed to end")]
+    same_way: Annotated[list[str], Meta(description="Queued calls that start and wait as their like do")]
+    with_others: Annotated[bool, Meta(description="Some of the waits are also for another finding")]
+    file: str | None
+    line: int | None
+    source: str | None
+
+
 class DocumentFinding(TypedDict):
     """One finding."""
 
@@ -208,6 +225,7 @@ class DocumentFinding(TypedDict):
     assumed: Annotated[list[str], Meta(description="Assumptions; the finding is suspected where there are any")]
     summary: Annotated[str, Meta(description="One sentence; the wording may change")]
     advice: Annotated[DocumentAdvice | None, Meta(description="What to do about it; None where there is nothing")]
+    cures: Annotated[list[DocumentCure], Meta(description="Changes that free a deadlock: the smallest first")]
     explanation: Annotated[list[str], Meta(description="One sentence per member; the wording may change")]
     resources: list[str]
     jobs: Annotated[list[str], Meta(description="Ids of the jobs that take part")]

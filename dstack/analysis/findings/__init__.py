@@ -135,6 +135,7 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
         confirmed=draft.confirmed,
         summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, facts)}",
         advice=next_step(last_words, advice) if draft.kind == "stalled" else advice,
+        cures=facts.cures,
         members=draft.members,
         cycle=draft.cycle,
         blocked_behind=draft.blocked_behind,

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dstack import words
 from dstack.analysis.findings.finding_facts import DeadlockedWaits
+from dstack.analysis.findings.resource_changes import STORE, settings_of
 from dstack.analysis.graph.pending_tasks import is_queued
-from dstack.analysis.index import ray_libraries
-from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import any_of, describe, labels_of, limit_in_words, operand_in_words
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
-from dstack.libraries import data, serve, train
-from dstack.model.diagnosis import Vertex
-from dstack.model.snapshot import Actor, PlacementGroup, actor_of_task
+from dstack.model.diagnosis import Cure, CureKind, Vertex
+from dstack.model.snapshot import actor_of_task
 from dstack.model.vertex_keys import AnyKey, Key
 from dstack.observed.calls import REF_CALLS, End
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
-STORE = ("object_store_memory",)
-"""The resource that arguments of running tasks hold."""
-SETTINGS = {
-    data.PARTS: "concurrency of the Data operator",
-    serve.PARTS: "num_replicas and ray_actor_options of the deployment",
-    train.PARTS: "ScalingConfig of the trainer",
-    train.TRIALS: "resources of a trial",
-}
-"""What decides how much the actors and placement groups of a library hold: the library ends them, not its user."""
+WITH_AMOUNTS: tuple[CureKind, ...] = ("slots", "request limit", "less resources", "more resources")
+"""The cures that say how much is enough, which the rules do not."""
 
 
-def fix_for(waits: DeadlockedWaits) -> str:
-    """Where a deadlock is best broken."""
-    return next(fix for rule in RULES if (fix := rule(waits)))
+def fix_for(waits: DeadlockedWaits, cures: Sequence[Cure] = ()) -> str:
+    """Where a deadlock is best broken, and the smallest change that is enough."""
+    fix = next(fix for rule in RULES if (fix := rule(waits)))
+    return " ".join((fix, *_smallest(cures)))
+
+
+def _smallest(cures: Sequence[Cure]) -> Iterator[str]:
+    """The first cure if it has an amount; that one more slot or request may only move the deadlock."""
+    if cures and cures[0].frees_all and WITH_AMOUNTS.count(cures[0].kinds[0]):
+        yield f"Smallest change: {cures[0].text}, which {'' if cures[0].is_certain else 'probably '}frees all."
+    moving = (cure for cure in cures if cure.same_way and not cure.freed)
+    if cure := next(moving, None):
+        yield f"One more is not enough if another {cure.same_way[0]} waits in the same way."
 
 
 def _serve_slots(waits: DeadlockedWaits) -> str | None:
@@ -71,7 +72,7 @@ def _held_until_released(waits: DeadlockedWaits) -> str | None:
         ways = ("start fewer actors and placement groups", "let them ask for less", *_more(waits, what))
         return f"{words.capitalised(words.listed(ways, ' or '))}."
     hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])
-    settings = _settings(waits.draft.reduced.index, holders.values())
+    settings = settings_of(waits.draft.reduced.index, holders.values())
     it = words.word(len(holders), "it", "them")
     less = f"let {it} ask for less{f' ({settings})' if settings else ''}"
     ways = (f"start fewer of {it}" if len(holders) > 1 else "", less, *_more(waits, what))
@@ -134,29 +135,6 @@ def _more(waits: DeadlockedWaits, what: str) -> Sequence[str]:
 
 def _fits(request: Mapping[str, float], free: Mapping[str, float]) -> bool:
     return bool(request) and all(free.get(name, 0.0) >= amount for name, amount in request.items())
-
-
-def is_of_library(index: SampleIndex, holder: Actor | PlacementGroup) -> bool:
-    """Whether it is an actor of a library, or a placement group of such actors: the library ends it."""
-    return any(map(ray_libraries.is_library_actor, _actors(index, holder)))
-
-
-def _settings(index: SampleIndex, holders: Iterable[Actor | PlacementGroup]) -> str:
-    """What decides how much the holders of libraries hold."""
-    actors = (actor for holder in holders for actor in _actors(index, holder))
-    parts = (ray_libraries.part_of(one) for one in actors)
-    recognisers = [part.recogniser for part in parts if part]
-    return words.listed([text for rows, text in SETTINGS.items() if any(one in rows for one in recognisers)])
-
-
-def _actors(index: SampleIndex, holder: Actor | PlacementGroup) -> Sequence[Actor]:
-    """The actor itself; of a placement group its creator and the actors in it."""
-    if isinstance(holder, Actor):
-        return (holder,)
-    id_ = holder.placement_group_id
-    return [
-        one for one in index.actors.values() if one.placement_group_id == id_ or one.actor_id == holder.creator_actor_id
-    ]
 
 
 # Compiled graphs

@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from dstack.analysis.findings import shared_calls
 from dstack.analysis.findings.actor_starts import ActorStarts, actor_starts
+from dstack.analysis.findings.cures import cures_of
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.failures import Failures, identity
 from dstack.analysis.findings.group_ranks import GroupRanks
@@ -22,7 +23,7 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
-from dstack.model.diagnosis import FailedBefore, Vertex, WaitKind
+from dstack.model.diagnosis import Cure, FailedBefore, Vertex, WaitKind
 from dstack.model.snapshot import Actor, FunctionTimes, Node
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.node import Task
@@ -92,6 +93,11 @@ class FindingFacts:
     def deadlock(self) -> DeadlockedWaits:
         """The waits as those of a deadlock; of another finding without a cycle."""
         return DeadlockedWaits(self.draft, self.waits)
+
+    @cached_property
+    def cures(self) -> tuple[Cure, ...]:
+        """The changes that free the deadlock, or part of it; none of another finding."""
+        return cures_of(self.draft) if self.draft.kind == "deadlock" else ()
 
     @cached_property
     def ranks(self) -> GroupRanks:

@@ -239,4 +239,4 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """Where to break the cycle."""
-    return Advice(kind="fix", text=collectives.fix(facts) or fix_for(facts.deadlock))
+    return Advice(kind="fix", text=collectives.fix(facts) or fix_for(facts.deadlock, facts.cures))

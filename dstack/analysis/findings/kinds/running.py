@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.findings.deadlock_fixes import is_of_library
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import open_chain
@@ -14,6 +13,7 @@ from dstack.analysis.findings.kinds.open_chain import is_start
 from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.outside_waits import end_of_loop
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.resource_changes import is_of_library
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
