@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from dstack.cli.cure import cure
 from dstack.cli.examples import demo
 from dstack.cli.history import graph, timeline
 from dstack.cli.memory import memory
@@ -108,6 +109,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 for command in (
     check,
     completion,
+    cure,
     demo,
     doctor,
     graph,
