@@ -1,4 +1,7 @@
-"""A fix of a report, applied to the example that it is about, lets the example run to its end on real Ray."""
+"""A fix or cure of a report, applied to the example that it is about, lets the example run to its end on real Ray.
+
+With a change that a list of cures calls not enough, the example still hangs.
+"""
 
 import subprocess
 import sys
@@ -7,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.ray_clusters import own_environment
+from tests.examples.applied_cures import CURED, NOT_ENOUGH
 from tests.examples.applied_fixes import APPLIED, Applied
+from tests.processes import running
 
 pytestmark = pytest.mark.ray
 
 ENDS_S = 240.0
 """Deadline for an example, which starts its own cluster, to end: ten times what is usual."""
+HANGS_S = 20.0
+"""How long an example is watched that is expected to hang, after it is ready."""
 
 
 def marks(applied: Applied) -> list[pytest.MarkDecorator]:
@@ -23,7 +30,8 @@ def marks(applied: Applied) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize(
-    "applied", [pytest.param(one, id=f"{one.example}: {one.words}", marks=marks(one)) for one in APPLIED]
+    "applied",
+    [pytest.param(one, id=f"{one.example}: {one.words}", marks=marks(one)) for one in (*APPLIED, *CURED)],
 )
 def test_an_example_ends_with_its_fix(applied: Applied, tmp_path: Path) -> None:
     program = applied.write(tmp_path)
@@ -34,3 +42,15 @@ def test_an_example_ends_with_its_fix(applied: Applied, tmp_path: Path) -> None:
         )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("applied", NOT_ENOUGH, ids=lambda one: f"{one.example}: {one.words}")
+def test_an_example_hangs_with_a_change_that_is_not_enough(applied: Applied, tmp_path: Path) -> None:
+    program = applied.write(tmp_path)
+
+    command = [sys.executable, str(program)]
+    with own_environment() as environment, running(command, environment, tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=ENDS_S)
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.process.wait(HANGS_S)
