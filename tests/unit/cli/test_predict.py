@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.files.snapshot_file import save
 from dstack.report.prediction_text import NOTHING, PredictionDocument
@@ -59,6 +60,18 @@ def test_reports_of_the_snapshot_name_it_and_its_verdict_stays(file: str) -> Non
     assert "Possible: 2 calls of trial wait for each other for ever" in shown.stdout
     assert len(msgspec.json.decode(checked.stdout)["possible_deadlocks"]) == 1
     assert checked.exit_code in (0, 4)
+
+
+def test_details_and_the_page_have_the_whole_of_it(file: str) -> None:
+    from dstack.files.snapshot_file import load
+    from dstack.report.page.pages import report_page
+
+    details = CliRunner().invoke(main, ["show", file, "--details"]).stdout
+    page = report_page(AnalysedSnapshot.of(load(file))).decode()
+
+    for text in (details, page):
+        assert "POSSIBLE DEADLOCK  2 calls of trial" in text
+        assert "Fix: Do not hold GPU in trial" in text
 
 
 def test_without_the_source_only_samples_count_and_it_says_so(file: str, tmp_path: Path) -> None:
