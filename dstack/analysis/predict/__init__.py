@@ -22,6 +22,7 @@ from dstack.model.prediction import Blocked, Hold, Overtaking, PossibleDeadlock,
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 
+CUT = "The search took too long, so some orders were not examined."
 MOST = 20
 """The most possible deadlocks that are kept of one snapshot."""
 
@@ -34,7 +35,8 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
     if history is None:
         return Prediction(limits=("There is no history of tasks, so no calls can be put in another order.",))
     seen = SeenWorld(history, vertices)
-    found = _each_once(one for stuck in possible_deadlocks(seen.world) if (one := _Explained(seen, stuck).possible()))
+    outcome = possible_deadlocks(seen.world)
+    found = _each_once(one for stuck in outcome.possible if (one := _Explained(seen, stuck).possible()))
     why = tuple(dict.fromkeys(one.why_partial for one in snapshot.outlines if one.why_partial))
     left_out = history.history.left_out + history.history.dropped
     missing = (f"{left_out:,} older calls are not in the history.",) if left_out else ()
@@ -44,7 +46,7 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
         calls=sum(one.task.kind != "DRIVER_TASK" for one in seen.attempts.values()),
         waits=sum(map(len, seen.world.waits.values())),
         without_source=tuple(seen.without_source),
-        limits=(*why, *missing),
+        limits=(*why, *missing, *((CUT,) if outcome.is_cut else ())),
     )
 
 

@@ -186,6 +186,11 @@ class World:
                 found[key] = places
         return found
 
+    def shape(self, key: Id) -> Id:
+        """What runs that are alike have in common; the run itself if it has no shape."""
+        shape = self.runs[key].shape
+        return key if shape is None else shape
+
     def end(self, key: Id) -> int:
         """The position of a run that has ended."""
         return len(self.runs[key].steps)
@@ -215,20 +220,26 @@ class World:
         return steps[position] if 0 <= position < len(steps) else None
 
 
-def possible_deadlocks(world: World) -> Iterator[Possible]:
-    """The smallest stuck sets that another order of the calls reaches, each with such an order; one of each shape."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The smallest stuck sets, one of each shape, the smallest first. ``is_cut``: the search ended before its end."""
+
+    possible: tuple[Possible, ...]
+    is_cut: bool
+
+
+def possible_deadlocks(world: World) -> Outcome:
+    """The stuck sets that another order of the calls reaches, each with such an order."""
     search = _Search(world)
-    shown: list[frozenset[Id]] = []
-    seen: set[Id] = set()
     found = [one for start in search.starts() for one in search.from_start(start)]
+    chosen: list[Possible] = []
+    shapes: set[Id] = set()
     for possible in sorted(found, key=lambda one: len(one.stuck)):
-        members = frozenset(possible.stuck)
-        shape = frozenset((world.runs[key].shape or key, position) for key, position in possible.stuck.items())
-        if shape in seen or any(known <= members for known in shown):
-            continue
-        seen.add(shape)
-        shown.append(members)
-        yield possible
+        shape = frozenset((world.shape(key), position) for key, position in possible.stuck.items())
+        if shape not in shapes and not any(known.stuck.keys() <= possible.stuck.keys() for known in chosen):
+            shapes.add(shape)
+            chosen.append(possible)
+    return Outcome(tuple(chosen), search.is_cut)
 
 
 class _Search:
@@ -242,8 +253,10 @@ class _Search:
         alike: dict[Id, int] = defaultdict(int)
         for key in self._in_cycles():
             run, places = world.runs[key], world.waits[key]
-            alike[run.shape if run.shape is not None else key, run.server] += 1
-            if alike[run.shape if run.shape is not None else key, run.server] > FEW_ALIKE:
+            kind = world.shape(key), run.server
+            alike[kind] += 1
+            server = world.server(key)
+            if alike[kind] > max(FEW_ALIKE, min(server.slots, LARGEST) if server else 0):
                 continue
             if run.server is not None:
                 self._on_server[run.server].append(key)
@@ -297,12 +310,17 @@ class _Search:
         )
         return ((key, place) for key in keys for place in self._world.waits[key])
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the search has ended before its end."""
+        return self._work > MAX_WORK
+
     def from_start(self, start: tuple[Id, int]) -> Iterator[Possible]:
         """The sets that can be reached in which this run is stuck at this position."""
         yield from self._extended({start[0]: start[1]}, (start[0],))
 
     def _extended(self, stuck: dict[Id, int], open_: tuple[Id, ...]) -> Iterator[Possible]:
-        if self._work > MAX_WORK:
+        if self.is_cut:
             return
         required = self._required(stuck)
         self._work += 1
