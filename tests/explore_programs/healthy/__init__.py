@@ -1,0 +1,1 @@
+"""Programs that look like those that can hang, each with what makes a hang impossible."""
