@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 
 from dstack.cli.cure import cure
 from dstack.cli.examples import demo
+from dstack.cli.explore import explore
 from dstack.cli.history import graph, timeline
 from dstack.cli.memory import memory
 from dstack.cli.monitoring import mcp, tui, watch
@@ -112,6 +113,7 @@ for command in (
     cure,
     demo,
     doctor,
+    explore,
     graph,
     logs,
     mcp,

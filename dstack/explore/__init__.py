@@ -1,0 +1,1 @@
+"""Runs a program on fresh clusters under other schedules, until one of its runs hangs."""

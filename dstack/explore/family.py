@@ -1,0 +1,133 @@
+"""The processes of one run, found by a variable that all of them inherit, and their end, also if dstack is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+from random import Random
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dstack.processes.child import Child, outlive_parent
+
+if TYPE_CHECKING:
+    from dstack.processes.child import Parent
+
+VARIABLE = "DSTACK_EXPLORED_RUN"
+"""In the environment of each process of a run; its value is the folder of the run, which no other run has."""
+END_S = 10.0
+PAUSE_S = 0.02
+PULSE_S = (0.05, 0.4)
+"""How long all workers run between two stops, at least and at most."""
+
+
+def members(directory: str) -> list[psutil.Process]:
+    """The processes of the run with that folder."""
+    return [process for process in psutil.process_iter() if _is_member(process, directory)]
+
+
+def _is_member(process: psutil.Process, directory: str) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(VARIABLE) == directory
+    except (psutil.Error, OSError):  # it has ended, or belongs to another user
+        return False
+
+
+def end(directory: str) -> None:
+    """Kill every process of a run, those that begin meanwhile as well, and remove its folder."""
+    deadline = time.monotonic() + END_S
+    while (found := members(directory)) and time.monotonic() < deadline:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=PAUSE_S)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class Reaper:
+    """A process that ends the runs that are still there when dstack itself has ended, even if it was killed."""
+
+    def __init__(self) -> None:
+        self._child = Child(__name__, start_new_session=True)
+
+    def watch(self, directory: str) -> None:
+        """Call it before the run begins."""
+        self._child.send("watch", directory)
+
+    def release(self, directory: str) -> None:
+        """Call it after :func:`end`."""
+        self._child.send("release", directory)
+
+    def close(self) -> None:
+        """End the process; call it when no run is left."""
+        self._child.close()
+
+
+def main(parent: Parent) -> None:
+    """Serve a :class:`Reaper`; end what is left when its process sends no more."""
+    outlive_parent()
+    watched: set[str] = set()
+    for kind, directory in parent:
+        (watched.add if kind == "watch" else watched.discard)(directory)
+    for directory in watched:
+        end(directory)
+
+
+class Disturbance:
+    """A thread that stops workers of a run for a moment now and then, or kills some; a context manager.
+
+    Workers are stopped only while nothing holds ``lock``.
+    """
+
+    def __init__(self, directory: str, *, stop_ms: int = 0, kills: int = 0, seed: int = 0) -> None:
+        self.lock = threading.Lock()
+        self._directory = directory
+        self._stop_ms = stop_ms
+        self._kills = kills
+        self._random = Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dstack-disturbance", daemon=True)
+
+    def __enter__(self) -> Disturbance:
+        if self._stop_ms or self._kills:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        kill_after = [self._random.uniform(*PULSE_S) * 10 for _ in range(self._kills)]
+        while not self._over.wait(self._random.uniform(*PULSE_S)):
+            workers = [process for process in members(self._directory) if _is_worker(process)]
+            if not workers:
+                continue
+            worker = self._random.choice(sorted(workers, key=lambda process: process.pid))
+            if kill_after:
+                self._over.wait(kill_after.pop())
+                with contextlib.suppress(psutil.Error):
+                    worker.kill()
+            elif self._stop_ms:
+                self._stop(worker)
+
+    def _stop(self, worker: psutil.Process) -> None:
+        with self.lock, contextlib.suppress(psutil.Error):
+            worker.suspend()
+            try:
+                self._over.wait(self._random.uniform(0, self._stop_ms / 1000))
+            finally:
+                worker.send_signal(signal.SIGCONT)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Whether it runs tasks or an actor: Ray names such processes ``ray::NAME`` (2.46 to 2.60)."""
+    with contextlib.suppress(psutil.Error):
+        return process.name().startswith("ray::")
+    return False
