@@ -14,15 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.errors import DstackError, UsageError
-from dstack.explore.family import VARIABLE, Disturbance, Reaper, end
+from dstack.explore.family import VARIABLE, Disturbance, Reaper, end, members
 from dstack.explore.settings import Amount, Kills, Setting, Stops
 from dstack.model.diagnosis import FAILING, Finding
-from dstack.probes.connection.own_cluster import addresses_below
+from dstack.probes.connection.own_cluster import addresses_of
 
 Result = Literal["hang", "passed", "failed", "infeasible", "undecided", "cancelled"]
 """``infeasible``: the program asks for more of a resource than the setting has. ``undecided``: neither had it ended nor
@@ -71,13 +69,13 @@ class Run:
 class ProgramRuns:
     """Runs a program under settings; a context manager. Several threads may call it at once.
 
-    ``limit_s`` is the longest time of a run.
+    ``limit_s`` is the longest time of a run. The program runs in ``directory``, by default in that of this process.
     """
 
-    def __init__(self, program: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, program: Sequence[str], limit_s: float, directory: Path | None = None) -> None:
         self._program = [*program]
         self._limit_s = limit_s
-        self._environment = {**(os.environ if environment is None else environment)}
+        self._working_directory = directory
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
         self._collectors: set[Collector] = set()
@@ -116,13 +114,14 @@ class ProgramRuns:
         return Run(setting, result, time.monotonic() - began, watched.last, code, lines)
 
     def _begun(self, setting: Setting, directory: str) -> subprocess.Popen[bytes]:
-        kept = {name: value for name, value in self._environment.items() if name not in _FOREIGN}
+        kept = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         own = {VARIABLE: directory, "RAY_TMPDIR": directory, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         try:
             with _output(directory).open("wb") as output:
                 return subprocess.Popen(
                     self._program,
                     env={**kept, **own, **setting.environment},
+                    cwd=self._working_directory,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -179,15 +178,14 @@ class _Watched:
             seed=(stops or kills or Stops(0, 0)).seed,
         )
         self._program = program
+        self._directory = directory
         self._setting = setting
         self._deadline = deadline
         self._cancelled = cancelled
 
     def address(self) -> str | None:
         """The GCS of a cluster that the program has begun; None if there is none now."""
-        with contextlib.suppress(psutil.Error):
-            return next(iter(sorted(addresses_below(psutil.Process(self._program.pid)))), None)
-        return None
+        return min(addresses_of(members(self._directory)), default=None)
 
     def judge(self, collector: Collector) -> Result:
         """Inspect its cluster again and again, until it has ended, hangs, or its time is over."""

@@ -78,11 +78,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> Wrapper:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Notes whether a test is the last of its module."""
-    if item.config.stash[options.SETTINGS].check == "module":
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Notes whether a test is the last of its module, or runs it elsewhere on other schedules."""
+    settings = item.config.stash[options.SETTINGS]
+    if settings.explore:
+        from dstack.pytest_plugin.exploring import explore_test
+
+        explore_test(item, settings)
+        return True
+    if settings.check == "module":
         module = item.getparent(pytest.Module)
         item.stash[options.IS_LAST_OF_MODULE] = nextitem is None or nextitem.getparent(pytest.Module) is not module
+    return None
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

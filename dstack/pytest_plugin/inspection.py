@@ -142,6 +142,11 @@ def _own_job(snapshot: Snapshot) -> str | None:
     return worker.job_id if worker and own and not own.is_begun_here else None
 
 
+def saved_under(settings: PluginSettings, nodeid: str, snapshot: Snapshot) -> str:
+    """Saves a snapshot in the directory of the settings, if there is one; what to tell, which may be nothing."""
+    return _saved(snapshot, settings.directory / _file_name(nodeid) if settings.directory else None)[1]
+
+
 def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> AnalysedSnapshot:
     """The diagnosis without the findings that were reported before and that this test does not wait for."""
     diagnosis = analysed.diagnosis

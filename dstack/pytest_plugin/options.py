@@ -43,6 +43,10 @@ _OPTIONS = {
         "warn|error",
         "Predict deadlocks that another order of each test's calls could reach: list them, or fail the test (error).",
     ),
+    "explore": (
+        "N",
+        "Run each test up to N times on other schedules, in processes and on clusters of its own, until it hangs.",
+    ),
     "dir": ("DIR", "Save the snapshots of hanging tests in this directory, for: dstack show FILE."),
     "address": ("HOST:PORT", "The cluster to inspect. [default: the one that the test is connected to]"),
 }
@@ -53,13 +57,15 @@ class PluginSettings:
     """The settings of a session, and what its tests share.
 
     Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. Tests that take
-    longer than ``profile_s`` are profiled. With ``predicts``, deadlocks are predicted from the calls of each test, and
-    fail it if that is ``error``; ``predictor`` has those of the session. ``reported`` has the members of the findings
-    for which a test has failed already.
+    longer than ``profile_s`` are profiled. ``explore`` is the number of runs on other schedules, 0 to run tests here.
+    With ``predicts``, deadlocks are predicted from the calls of each test, and fail it if that is ``error``;
+    ``predictor`` has those of the session. ``reported`` has the members of the findings for which a test has failed
+    already.
     """
 
     timeout_s: float | None = None
     profile_s: float | None = None
+    explore: int = 0
     fail_on: FailOn = "timeout"
     check: Check = "off"
     predicts: Predict = "off"
@@ -72,7 +78,8 @@ class PluginSettings:
     @property
     def is_used(self) -> bool:
         """Whether the plugin may inspect tests that are not marked."""
-        return self.timeout_s is not None or self.profile_s is not None or self.check != "off" or self.predicts != "off"
+        is_timed = self.timeout_s is not None or self.profile_s is not None
+        return is_timed or self.check != "off" or self.predicts != "off" or self.explore > 0
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -102,6 +109,7 @@ def settings_of(config: pytest.Config) -> PluginSettings:
     return PluginSettings(
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
         profile_s=_seconds(profile, "--dstack-profile") if profile else None,
+        explore=_count(_given(config, "explore") or "0"),
         fail_on=fail_on,
         check=check,
         predicts=predicts,
@@ -143,6 +151,12 @@ def _seconds(value: object, what: str) -> float | None:
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise pytest.UsageError(f"The {what} must be a number of seconds, not {value!r}.")
     return seconds or None
+
+
+def _count(value: str) -> int:
+    if not value.isdigit():
+        raise pytest.UsageError(f"The --dstack-explore must be a number of runs, not {value!r}.")
+    return int(value)
 
 
 def _created(directory: Path) -> Path:

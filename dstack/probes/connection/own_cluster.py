@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -64,7 +64,12 @@ def begun_cluster() -> str | None:
 
 def addresses_below(process: psutil.Process) -> set[str]:
     """The addresses of the clusters that run in child processes of a process."""
-    return {address for child in process.children(recursive=True) for address in _gcs_addresses(child)}
+    return addresses_of(process.children(recursive=True))
+
+
+def addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
+    """The addresses of the clusters that run in some of these processes."""
+    return {address for process in processes for address in _gcs_addresses(process)}
 
 
 def _gcs_addresses(process: psutil.Process) -> list[str]:

@@ -1,0 +1,98 @@
+"""``dstack explore`` on real clusters: it finds hangs that show on another schedule only, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from dstack.cli.snapshots import STUCK
+from dstack.explore.family import VARIABLE
+from tests.clusters.dstack_command import DSTACK, dstack
+from tests.clusters.ray_clusters import own_environment
+from tests.paths import ROOT
+from tests.processes import Tag, carrying, kill_all, wait_until
+
+pytestmark = pytest.mark.ray
+
+PROGRAMS = ROOT / "tests" / "explore_programs"
+CAN_HANG = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "__init__")
+HEALTHY = sorted(path.stem for path in (PROGRAMS / "healthy").glob("*.py") if path.stem != "__init__")
+SEARCH_S = 3000.0
+
+
+def test_a_program_hangs_under_a_setting_and_its_snapshot_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "hang.json.gz"
+    with own_environment() as environment:
+        repeated = ("--repeat", "PushTask=300ms", "--runs", "1", "-o", str(file))
+        done = dstack(
+            "explore", *repeated, "--", sys.executable, str(PROGRAMS / "two_actors.py"), environment=environment
+        )
+    assert done.returncode == STUCK, done
+    assert done.stdout.startswith("DEADLOCK  Peer.work of actor")
+    assert "It hangs with PushTask delayed by 300 ms alone: 1 of 1 run.\n" in done.stdout
+    assert "again: hung after" in done.stderr
+    assert "DEADLOCK  Peer.work of actor" in dstack("show", str(file)).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_search_is_ended(number: signal.Signals) -> None:
+    tag: Tag = ("DSTACK_TEST_TAG", uuid4().hex)
+    with own_environment() as environment:
+        command = [*DSTACK, "explore", "--repeat", "plain", "--", sys.executable, str(PROGRAMS / "two_actors.py")]
+        search = subprocess.Popen(command, env={**environment, tag[0]: tag[1]}, stderr=subprocess.PIPE, text=True)
+        try:
+            folder = wait_until(lambda: folder_of(tag, "raylet"), deadline_s=60, what=lambda: "the raylet of a run")
+            search.send_signal(number)
+            _, said = search.communicate(timeout=60)
+            wait_until(lambda: not carrying(tag), deadline_s=60, what=lambda: f"end of {carrying(tag)}")
+            wait_until(lambda: not os.path.exists(folder), deadline_s=60, what=lambda: f"end of {folder}")
+        finally:
+            search.kill()
+            kill_all(lambda: carrying(tag))
+    assert search.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert said == ("" if number == signal.SIGKILL else "Terminated.\n")
+
+
+def folder_of(tag: Tag, name: str) -> str | None:
+    """The folder of a run that has a process of this name."""
+    for process in carrying(tag):
+        try:
+            if process.name() == name:
+                return process.environ().get(VARIABLE)
+        except psutil.Error:
+            continue
+    return None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(SEARCH_S)
+@pytest.mark.parametrize("program", CAN_HANG)
+def test_a_program_that_can_hang_is_made_to_hang_in_20_runs(program: str, tmp_path: Path) -> None:
+    done = explored(PROGRAMS / f"{program}.py", tmp_path, "--runs", "20")
+    assert done.returncode == STUCK, done
+    found = re.search(r"Found in run (\d+) of", done.stdout)
+    assert found is not None, done.stdout
+    print(program, found[1])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(SEARCH_S)
+@pytest.mark.parametrize("program", HEALTHY)
+def test_a_healthy_program_never_hangs_in_50_runs(program: str, tmp_path: Path) -> None:
+    done = explored(PROGRAMS / "healthy" / f"{program}.py", tmp_path, "--runs", "50")
+    assert done.returncode == 0, done
+    assert "None of 51 runs hung: " in done.stdout
+
+
+def explored(program: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    with own_environment() as environment:
+        arguments = ("explore", "--no-shrink", "-o", str(tmp_path / "hang.json.gz"), *options)
+        return dstack(*arguments, "--", sys.executable, str(program), environment=environment, timeout_s=SEARCH_S)
