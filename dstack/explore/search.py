@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ REPEATS = 5
 TRIES = 2
 """How often a smaller setting is run: it suffices if one run hangs; a shorter delay only if all do."""
 HALVINGS = 3
+MOST_HINTS = 4
 POLL_S = 0.2
 
 
@@ -54,11 +56,27 @@ class Exploration:
         return self.runs.index(self.found) if self.found else -1
 
 
-class Search:
-    """Runs a program up to ``count`` times after a plain run, at most ``parallel`` runs at once; a context manager.
+def predicted(run: Run) -> tuple[Hint, ...]:
+    """Hints from what dstack predicts of a run that did not hang; none without its history of tasks."""
+    if run.analysed is None:
+        return ()
+    prediction = run.analysed.prediction
+    gaps = (Hint("order", gap_s=round(one.gap_s, 1)) for one in prediction.possible if one.gap_s is not None)
+    less = ((need, math.ceil(need.minimum) - 1) for need in prediction.needs)
+    amounts = (
+        Hint("capacity", resource=need.resource, amount=amount)
+        for need, amount in less
+        if amount >= max(need.held, need.needed, 1) and amount != need.present
+    )
+    return tuple(dict.fromkeys((*gaps, *amounts)))[:MOST_HINTS]
 
-    ``hints_of`` says where a hang is likely, by the plain run. ``note`` is called in the thread of the caller, with
-    each run that has ended and what it was for. When the context ends, no run goes on.
+
+class Search:
+    """Runs a program again and again, at most ``parallel`` runs at once; a context manager.
+
+    ``note`` is called in the thread of the caller, with each run that has ended and what it was for. ``hints_of`` says
+    where a hang is likely, by the plain run; by default that is what dstack predicts from it. When the context ends, no
+    run goes on.
     """
 
     def __init__(
@@ -67,12 +85,12 @@ class Search:
         *,
         parallel: int = 1,
         note: Callable[[Stage, Run], None] = lambda stage, run: None,
-        hints_of: Callable[[Run], Sequence[Hint]] = lambda run: (),
+        hints_of: Callable[[Run], Sequence[Hint]] | None = None,
     ) -> None:
         self._runs = runs
         self._parallel = parallel
         self._note = note
-        self._hints_of = hints_of
+        self._hints_of = hints_of or predicted
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="dstack-run")
         self._pending: set[Future[Run]] = set()
 

@@ -13,26 +13,37 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dstack.errors import UsageError
 from dstack.words import listed
 
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "PushTask": ("CoreWorkerService.grpc_server.PushTask",),
-    "TaskReply": ("CoreWorkerService.grpc_client.PushTask",),
-    "RequestWorkerLease": ("NodeManagerService.grpc_server.RequestWorkerLease",),
-    "ReturnWorkerLease": (
-        "NodeManagerService.grpc_server.ReturnWorkerLease",
-        "NodeManagerService.grpc_server.ReturnWorker",  # the same, up to 2.50
+
+class Method(NamedTuple):
+    """What a delay of Ray's ``names`` makes late; one name is enough, another Ray may have another one."""
+
+    late: str
+    names: tuple[str, ...]
+
+
+METHODS: Mapping[str, Method] = {
+    "PushTask": Method("calls", ("CoreWorkerService.grpc_server.PushTask",)),
+    "TaskReply": Method("results", ("CoreWorkerService.grpc_client.PushTask",)),
+    "RequestWorkerLease": Method("starts of tasks", ("NodeManagerService.grpc_server.RequestWorkerLease",)),
+    "ReturnWorkerLease": Method(
+        "the reuse of workers",
+        ("NodeManagerService.grpc_server.ReturnWorkerLease", "NodeManagerService.grpc_server.ReturnWorker"),
     ),
-    "CreateActor": ("ActorInfoGcsService.grpc_server.CreateActor",),
-    "GetObjectStatus": ("CoreWorkerService.grpc_server.GetObjectStatus",),
-    "ReportGeneratorItemReturns": ("CoreWorkerService.grpc_server.ReportGeneratorItemReturns",),
-    "CreatePlacementGroup": ("PlacementGroupInfoGcsService.grpc_server.CreatePlacementGroup",),
+    "CreateActor": Method("new actors", ("ActorInfoGcsService.grpc_server.CreateActor",)),
+    "GetObjectStatus": Method("values of other owners", ("CoreWorkerService.grpc_server.GetObjectStatus",)),
+    "ReportGeneratorItemReturns": Method(
+        "items of streams", ("CoreWorkerService.grpc_server.ReportGeneratorItemReturns",)
+    ),
+    "CreatePlacementGroup": Method(
+        "placement groups", ("PlacementGroupInfoGcsService.grpc_server.CreatePlacementGroup",)
+    ),
 }
-"""What can be delayed, and Ray's names of it: calls, their results, starts of tasks, the return of workers, actors,
-values of other owners, items of streams, placement groups. Each was measured to delay what it says on 2.60."""
+"""Each was measured to delay what it says on 2.60; ``ReturnWorker`` is the name that 2.46 has."""
 SHORTEST_MS, LONGEST_MS = 30, 1000
 PLAIN = "plain"
 _DELAY = re.compile(r"(\d+)(?:-(\d+))?ms")
@@ -120,7 +131,7 @@ class Setting:
         rows = [
             f"{name}={one.least_ms * 1000}:{one.most_ms * 1000}"
             for one in delays
-            for name in METHODS.get(one.method, (one.method,))
+            for name in (METHODS[one.method].names if one.method in METHODS else (one.method,))
         ]
         found = {"RAY_testing_asio_delay_us": ",".join(rows)} if rows else {}
         found |= {"RAY_OVERRIDE_RESOURCES": json.dumps(amounts)} if amounts else {}
@@ -142,7 +153,7 @@ class Setting:
         return Setting(tuple(half if one == delay else one for one in self.parts))
 
     def in_words(self) -> str:
-        """The changes as a clause: ``with PushTask delayed by 0-60 ms and 3 CPU``."""
+        """The changes as a clause: ``with calls delayed by 0-60 ms (PushTask) and 3 CPU``."""
         return f"with {listed([_words(part) for part in self.parts])}" if self.parts else "without any change"
 
 
@@ -168,6 +179,8 @@ def _words(part: Part) -> str:
     match part:
         case Delay(method, least, most):
             span = f"{most}" if least == most else f"{least}-{most}"
+            if method in METHODS:
+                return f"{METHODS[method].late} delayed by {span} ms ({method})"
             return f"{method} delayed by {span} ms"
         case Amount(resource, amount):
             return f"{amount} {resource}"

@@ -45,7 +45,7 @@ def hang_lines(exploration: Exploration, repeating: Sequence[str]) -> Iterator[s
     if not setting.parts:
         yield "It hangs without any change, in the first run."
         return
-    found = f"Found in run {exploration.number} of {len(exploration.runs) - 1}: {setting}"
+    found = f"Found in run {exploration.number}: {setting}"
     if shrunk is None:
         yield f"It hung {setting.in_words()}. {found}"
     else:

@@ -37,7 +37,7 @@ def test_a_program_hangs_under_a_setting_and_its_snapshot_is_kept(tmp_path: Path
         )
     assert done.returncode == STUCK, done
     assert done.stdout.startswith("DEADLOCK  Peer.work of actor")
-    assert "It hangs with PushTask delayed by 300 ms alone: 1 of 1 run.\n" in done.stdout
+    assert "It hangs with calls delayed by 300 ms (PushTask) alone: 1 of 1 run.\n" in done.stdout
     assert "again: hung after" in done.stderr
     assert "DEADLOCK  Peer.work of actor" in dstack("show", str(file)).stdout
 
@@ -78,7 +78,7 @@ def folder_of(tag: Tag, name: str) -> str | None:
 def test_a_program_that_can_hang_is_made_to_hang_in_20_runs(program: str, tmp_path: Path) -> None:
     done = explored(PROGRAMS / f"{program}.py", tmp_path, "--runs", "20")
     assert done.returncode == STUCK, done
-    found = re.search(r"Found in run (\d+) of", done.stdout)
+    found = re.search(r"Found in run (\d+):", done.stdout)
     assert found is not None, done.stdout
     print(program, found[1])
 

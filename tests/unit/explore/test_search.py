@@ -54,7 +54,7 @@ def test_a_search_ends_at_the_first_hang_and_its_setting_is_shrunk() -> None:
     assert (found.shrunk.hung, found.shrunk.runs) == (REPEATS, REPEATS)
     first, *_, last = hang_lines(found, ["python", "my app.py"])
     delay = delay_of(found.shrunk.setting)
-    assert first == f"It hangs with PushTask delayed by {delay} ms alone: 5 of 5 runs."
+    assert first == f"It hangs with calls delayed by {delay} ms (PushTask) alone: 5 of 5 runs."
     assert last == f"Repeat it with: dstack explore --repeat 'PushTask={delay}ms' -- python 'my app.py'"
 
 
