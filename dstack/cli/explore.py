@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RUNS, LIMIT_S = 20, 120.0
 CPUS_A_RUN = 2
+MEMORY_A_RUN = 3 << 29
+"""1.5 GiB: a head node takes 0.7 GB, and a worker 50 MB or more."""
 STAGES: Mapping[Stage, str] = {"search": "run", "shrink": "smaller", "repeat": "again"}
 RUN_ALONE = "Run it by itself; explore needs a program that ends."
 
@@ -40,7 +42,10 @@ RUN_ALONE = "Run it by itself; explore needs a program that ends."
     help="End a run that has neither ended nor hung.",
 )
 @click.option(
-    "--parallel", type=click.IntRange(min=1), metavar="N", help="Runs at once. [default: one for every two CPUs]"
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs at once. [default: one for every two CPUs and 1.5 GiB of free memory]",
 )
 @click.option("--kill", is_flag=True, help="In some runs, kill workers.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the smallest setting that hangs.")
@@ -81,7 +86,7 @@ def explore(
 
     setting = Setting.parsed(repeat) if repeat is not None else None
     count = runs or (RUNS if setting is None else REPEATS)
-    at_once = parallel or max(1, (os.cpu_count() or 1) // CPUS_A_RUN)
+    at_once = parallel or _room()
     with (
         CleanUp(),
         _progress(count, verbose=verbose) as note,
@@ -98,6 +103,14 @@ def explore(
         sys.exit(STUCK)
     if any(run.result == "undecided" for run in exploration.runs):
         sys.exit(INCONCLUSIVE)
+
+
+def _room() -> int:
+    """How many runs this machine has room for at once."""
+    import psutil
+
+    by_memory = psutil.virtual_memory().available // MEMORY_A_RUN
+    return max(1, min((os.cpu_count() or 1) // CPUS_A_RUN, by_memory))
 
 
 def _repeated(search: Search, setting: Setting, count: int) -> Exploration:

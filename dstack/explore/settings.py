@@ -43,7 +43,7 @@ METHODS: Mapping[str, Method] = {
         "placement groups", ("PlacementGroupInfoGcsService.grpc_server.CreatePlacementGroup",)
     ),
 }
-"""Each was measured to delay what it says on 2.60; ``ReturnWorker`` is the name that 2.46 has."""
+"""Each was measured to delay what it says on 2.60. The binaries of 2.46 have the same names, and ``ReturnWorker``."""
 SHORTEST_MS, LONGEST_MS = 30, 1000
 PLAIN = "plain"
 _DELAY = re.compile(r"(\d+)(?:-(\d+))?ms")
@@ -153,7 +153,7 @@ class Setting:
         return Setting(tuple(half if one == delay else one for one in self.parts))
 
     def in_words(self) -> str:
-        """The changes as a clause: ``with calls delayed by 0-60 ms (PushTask) and 3 CPU``."""
+        """The changes as a clause: ``with calls delayed by 0-60 ms (PushTask) and CPU set to 3``."""
         return f"with {listed([_words(part) for part in self.parts])}" if self.parts else "without any change"
 
 
@@ -183,7 +183,7 @@ def _words(part: Part) -> str:
                 return f"{METHODS[method].late} delayed by {span} ms ({method})"
             return f"{method} delayed by {span} ms"
         case Amount(resource, amount):
-            return f"{amount} {resource}"
+            return f"{resource} set to {amount}"
         case HashSeed(seed):
             return f"PYTHONHASHSEED {seed}"
         case Stops(most, _):

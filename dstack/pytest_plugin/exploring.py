@@ -67,7 +67,7 @@ def _fails_by_itself(exploration: Exploration) -> bool:
 def _command(item: pytest.Item) -> list[str]:
     """Pytest for this test alone, with the options of this session; options for several processes do not apply."""
     config = item.config
-    given = [str(one) for one in config.invocation_params.args]
-    options = [one for one in given if one not in config.option.file_or_dir]
+    given = [str(one) for one in config.invocation_params.args if one not in config.option.file_or_dir]
+    options = [one for one in given if not one.startswith(("--dstack-explore=", "--dstack-dir="))]
     alone = ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
     return [sys.executable, "-m", "pytest", *options, "--dstack-explore=0", *alone, item.nodeid]

@@ -42,7 +42,10 @@ def test_a_program_hangs_under_a_setting_and_its_snapshot_is_kept(tmp_path: Path
     assert "DEADLOCK  Peer.work of actor" in dstack("show", str(file)).stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (signal.SIGTERM, signal.SIGINT))],
+)
 def test_nothing_is_left_when_the_search_is_ended(number: signal.Signals) -> None:
     tag: Tag = ("DSTACK_TEST_TAG", uuid4().hex)
     with own_environment() as environment:
@@ -58,7 +61,7 @@ def test_nothing_is_left_when_the_search_is_ended(number: signal.Signals) -> Non
             search.kill()
             kill_all(lambda: carrying(tag))
     assert search.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    assert said == ("" if number == signal.SIGKILL else "Terminated.\n")
+    assert said == {signal.SIGKILL: "", signal.SIGTERM: "Terminated.\n", signal.SIGINT: "Interrupted.\n"}[number]
 
 
 def folder_of(tag: Tag, name: str) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 import dstack
 from dstack.pytest_plugin.inspection import _saved
 from tests.clusters.ray_clusters import own_environment, ray_cluster
-from tests.paths import EXAMPLES, PROGRAMS
+from tests.paths import EXAMPLES, PROGRAMS, ROOT
 from tests.tui.sources import recorded
 
 INSTALLED = any(point.name == "dstack" for point in entry_points(group="pytest11"))
@@ -266,3 +266,68 @@ def test_sessions_without_ray_load_nothing_of_it(pytester: pytest.Pytester, opti
     )
 
     run(pytester, "-W", "error", "--strict-config", "-p", "no:hypothesispytest", *options).assert_outcomes(passed=1)
+
+
+def test_each_explored_test_runs_in_processes_of_its_own(pytester: pytest.Pytester) -> None:
+    """No test uses Ray here; each appends a line to a file for each of its runs."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def log():
+            with open("runs.txt", "a") as file:
+                yield file
+
+        def test_passes(log):
+            log.write("passes ")
+
+        def test_fails(log):
+            log.write("fails ")
+            raise ValueError("by itself")
+        """
+    )
+    result = run(pytester, "--dstack-explore=1")
+    assert {name: outcome.status for name, outcome in outcomes(pytester).items()} == {
+        "test_passes": "passed",
+        "test_fails": "failure",
+    }, result.outlines
+    assert (pytester.path / "runs.txt").read_text().split() == ["passes", "passes", "fails"]
+    assert "ValueError: by itself" in outcomes(pytester)["test_fails"].text
+    result.stdout.fnmatch_lines(["*test_passes: None of 2 runs hung: 2 passed."])
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_an_explored_test_that_can_hang_fails_with_the_report(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two actors that call each other, once one after the other and once at an interval; in two workers of xdist."""
+    program = (ROOT / "tests" / "explore_programs" / "two_actors.py").read_text()
+    pytester.makepyfile(
+        test_peers="""
+        import pathlib
+
+        def test_at_an_interval():
+            exec(pathlib.Path("two_actors.py").read_text(), {"__name__": "two_actors"})
+
+        def test_one_after_the_other():
+            text = pathlib.Path("two_actors.py").read_text()
+            exec(text.replace("time.sleep(0.1)", "ray.get(first)"), {"__name__": "two_actors"})
+        """
+    )
+    (pytester.path / "two_actors.py").write_text(program)
+    with own_environment() as environment:
+        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
+            monkeypatch.setenv(name, environment[name])
+        run(pytester, "-n", "2", "--dstack-explore=3", "--dstack-dir=hangs")
+    found = outcomes(pytester)
+    assert {name: outcome.status for name, outcome in found.items()} == {
+        "test_at_an_interval": "failure",
+        "test_one_after_the_other": "passed",
+    }
+    text = found["test_at_an_interval"].text
+    assert "DEADLOCK  Peer.work of actor" in text
+    assert "Repeat it with: dstack explore --repeat 'PushTask=" in text
+    assert len(list((pytester.path / "hangs").iterdir())) == 1

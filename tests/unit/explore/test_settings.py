@@ -103,7 +103,7 @@ def test_weaker_settings_have_one_delay_half_as_long() -> None:
     setting = Setting((Delay("PushTask", 100, 300), Delay("TaskReply", 0, 20), Amount("CPU", 3)))
     assert [str(one) for one in weaker(setting)] == ["PushTask=50-150ms TaskReply=0-20ms CPU=3"]
     delayed, stopped = (
-        "with calls delayed by 0-60 ms (PushTask), 3 CPU, PYTHONHASHSEED 7",
+        "with calls delayed by 0-60 ms (PushTask), CPU set to 3, PYTHONHASHSEED 7",
         "workers stopped for up to 200 ms",
     )
     assert EACH.in_words() == f"{delayed}, {stopped} and 1 killed worker"
