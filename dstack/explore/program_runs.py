@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -32,11 +31,13 @@ LOOK_S = 20.0
 PAUSE_S = 0.1
 RESTS = 2.0
 """The pause between two snapshots, as a multiple of what the last one took."""
-LEAST_PAUSE_S = 0.5
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 2.0
 SETTLED_S, SUSPECTED_S = 0.5, 4.0
 """Beyond the longest delay, the time after which a hang must still be there; longer if it rests on an assumption."""
 NODES_SETTLE_S = 10.0
 """After which what no node has never comes: nothing but the program can add nodes to its cluster."""
+REPORTS_EVENTS = {"RAY_task_events_report_interval_ms": "100"}
+"""Has Ray's processes report their tasks ten times a second instead of once (2.46 to 2.60): programs may end soon."""
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_testing_asio_delay_us", "RAY_OVERRIDE_RESOURCES")
 
 
@@ -104,7 +105,7 @@ class ProgramRuns:
         began = time.monotonic()
         terms = Terms(LOOK_S, history=SAVED_HISTORY if history else 0)
         with self._directory() as directory:
-            program = self._begun(setting, directory)
+            program = self._begun({**setting.environment, **(REPORTS_EVENTS if history else {})}, directory)
             watched = _Watched(program, setting, directory, began + self._limit_s, self._cancelled)
             with self._collecting(watched.address, terms) as collector, watched.disturbance:
                 result = watched.judge(collector)
@@ -113,14 +114,14 @@ class ProgramRuns:
         code = program.returncode if result in ("passed", "failed") else None
         return Run(setting, result, time.monotonic() - began, watched.last, code, lines)
 
-    def _begun(self, setting: Setting, directory: str) -> subprocess.Popen[bytes]:
+    def _begun(self, environment: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         own = {VARIABLE: directory, "RAY_TMPDIR": directory, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         try:
             with _output(directory).open("wb") as output:
                 return subprocess.Popen(
                     self._program,
-                    env={**kept, **own, **setting.environment},
+                    env={**kept, **own, **environment},
                     cwd=self._working_directory,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -200,19 +201,20 @@ class _Watched:
                     return "infeasible"
                 if self._stays(collector, finding):
                     return "hang"
-            self._rest(max(LEAST_PAUSE_S, RESTS * (time.monotonic() - began)) if self.last else PAUSE_S)
+            took_s = time.monotonic() - began
+            self._rest(min(MOST_PAUSE_S, max(LEAST_PAUSE_S, RESTS * took_s)) if self.last else PAUSE_S)
         return "failed" if code else "passed"
 
     def _stuck(self, collector: Collector) -> list[Finding]:
         """The deadlocks and hangs of a new snapshot that two samples show."""
         if self.address() is None:
             return []
-        analyse = partial(AnalysedSnapshot.of, nodes_settle_s=NODES_SETTLE_S)
         with self.disturbance.lock:
             try:
-                self.last = collector.take_analysed(analyse)
+                taken = collector.take()
             except DstackError:  # the cluster begins or ends; the deadline bounds how often this is tried
                 return []
+        self.last = AnalysedSnapshot.of(taken, nodes_settle_s=NODES_SETTLE_S)
         findings = self.last.diagnosis.findings
         return [one for one in findings if one.kind in FAILING["deadlock"] and (one.confirmed or one.assumed)]
 
