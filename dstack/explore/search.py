@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from dstack.explore.program_runs import Run
-from dstack.explore.settings import Hint, Setting, settings, smaller, weaker
+from dstack.explore.settings import Hint, Setting, hinted_settings, settings, smaller, weaker
 
 Stage = Literal["search", "shrink", "repeat"]
 REPEATS = 5
@@ -44,11 +44,15 @@ class Shrunk:
 
 @dataclass(frozen=True)
 class Exploration:
-    """The runs of a search in the order of their numbers, and the one that hung, if any."""
+    """The runs of a search in the order of their ends, and the one that hung, if any.
+
+    ``hinted`` are the settings that hints have led to.
+    """
 
     runs: tuple[Run, ...]
     found: Run | None = None
     shrunk: Shrunk | None = None
+    hinted: frozenset[Setting] = frozenset()
 
     @property
     def number(self) -> int:
@@ -110,14 +114,15 @@ class Search:
         if plain.result in ("hang", "failed", "cancelled"):
             return Exploration((plain,), plain if plain.result == "hang" else None)
         hints = self._hints_of(plain)
+        hinted = frozenset(hinted_settings(hints))
         chosen = [settings(seed, run, hints, plain.capacity, may_kill=may_kill) for run in range(1, count + 1)]
         done = [plain]
         for run in self._ended(chosen, "search"):
             done.append(run)
             if run.result == "hang":
                 self._end_pending()
-                return Exploration(tuple(done), run, self.shrunk(run.setting) if shrink else None)
-        return Exploration(tuple(done))
+                return Exploration(tuple(done), run, self.shrunk(run.setting) if shrink else None, hinted)
+        return Exploration(tuple(done), hinted=hinted)
 
     def repeat(self, setting: Setting, count: int = REPEATS) -> tuple[Run, ...]:
         """Run one setting several times."""

@@ -216,8 +216,7 @@ def settings(
     """
     if run == 0:
         return Setting()
-    hinted = list(_hinted(hints))
-    if run <= len(hinted):
+    if run <= len(hinted := list(hinted_settings(hints))):
         return hinted[run - 1]
     random = Random(f"{seed}/{run}")
     known = {name: int(amount) for name, amount in (capacity or {"CPU": 2}).items() if amount >= 1}
@@ -228,7 +227,8 @@ def settings(
     return Setting(tuple(parts))
 
 
-def _hinted(hints: Sequence[Hint]) -> Iterator[Setting]:
+def hinted_settings(hints: Sequence[Hint]) -> Iterator[Setting]:
+    """The settings that hints lead to: calls late by twice the gap, exactly and at random, or the amount."""
     for hint in hints:
         if hint.kind == "capacity":
             yield Setting((Amount(hint.resource, hint.amount),))

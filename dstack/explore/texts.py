@@ -45,13 +45,14 @@ def hang_lines(exploration: Exploration, repeating: Sequence[str]) -> Iterator[s
     if not setting.parts:
         yield "It hangs without any change, in the first run."
         return
-    found = f"Found in run {exploration.number}: {setting}"
+    how = ", as predicted from the plain run" if setting in exploration.hinted else ""
+    found = f"Found in run {exploration.number}{how}: {setting}"
     if shrunk is None:
         yield f"It hung {setting.in_words()}. {found}"
     else:
         alone = " alone" if len(shrunk.setting.parts) == 1 else ""
         yield f"It hangs {shrunk.setting.in_words()}{alone}: {shrunk.hung} of {plural(shrunk.runs, 'run')}."
-        if shrunk.setting != setting:
+        if shrunk.setting != setting or how:
             yield found
     yield f"Repeat it with: {repeat_command(shrunk.setting if shrunk else setting, repeating)}"
 

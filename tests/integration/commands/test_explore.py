@@ -81,7 +81,7 @@ def folder_of(tag: Tag, name: str) -> str | None:
 def test_a_program_that_can_hang_is_made_to_hang_in_20_runs(program: str, tmp_path: Path) -> None:
     done = explored(PROGRAMS / f"{program}.py", tmp_path, "--runs", "20")
     assert done.returncode == STUCK, done
-    found = re.search(r"Found in run (\d+):", done.stdout)
+    found = re.search(r"Found in run (\d+)[:,]", done.stdout)
     assert found is not None, done.stdout
     print(program, found[1])
 

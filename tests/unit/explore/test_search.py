@@ -11,7 +11,7 @@ import pytest
 
 from dstack.explore.program_runs import Result, Run
 from dstack.explore.search import REPEATS, Search, Stage
-from dstack.explore.settings import Amount, Delay, HashSeed, Setting, settings
+from dstack.explore.settings import Amount, Delay, HashSeed, Hint, Setting, settings
 from dstack.explore.texts import counted, hang_lines, none_lines
 
 
@@ -56,6 +56,16 @@ def test_a_search_ends_at_the_first_hang_and_its_setting_is_shrunk() -> None:
     delay = delay_of(found.shrunk.setting)
     assert first == f"It hangs with calls delayed by {delay} ms (PushTask) alone: 5 of 5 runs."
     assert last == f"Repeat it with: dstack explore --repeat 'PushTask={delay}ms' -- python 'my app.py'"
+
+
+def test_settings_that_hints_lead_to_come_first_and_are_said_to_be_predicted() -> None:
+    runs = FakeRuns(hangs_from(3000))
+    with Search(
+        runs, hints_of=lambda run: (Hint("capacity", resource="CPU", amount=1), Hint("order", gap_s=2))
+    ) as search:
+        found = search.explore(0, 20, shrink=False)
+    assert [str(one) for one in runs.settings] == ["plain", "CPU=1", "PushTask=4000ms"]
+    assert next(hang_lines(found, ["app"])).endswith("Found in run 2, as predicted from the plain run: PushTask=4000ms")
 
 
 def test_a_shrunk_setting_keeps_every_part_that_is_needed() -> None:
