@@ -45,8 +45,9 @@ _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_testing_asio_dela
 class Run:
     """How a run under a setting went.
 
-    ``analysed`` is the snapshot with the hang, else the last one, if there was any. ``exit_code`` and ``last_lines``
-    are those of a program that has ended; ``capacity`` has the resources of its cluster, by name.
+    ``analysed`` is the snapshot with the hang, else the last one, if there was any; of a run that has ended it is kept
+    only with a history. ``exit_code`` and ``last_lines`` are those of a program that has ended; ``capacity`` has the
+    resources of its cluster, by name.
     """
 
     setting: Setting
@@ -112,11 +113,12 @@ class ProgramRuns:
             lines = _last_lines(_output(directory))
         program.wait()
         code = program.returncode if result in ("passed", "failed") else None
-        return Run(setting, result, time.monotonic() - began, watched.last, code, lines)
+        kept = watched.last if history or result not in ("passed", "failed") else None
+        return Run(setting, result, time.monotonic() - began, kept, code, lines)
 
     def _begun(self, environment: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-        own = {VARIABLE: directory, "RAY_TMPDIR": directory, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        own = {VARIABLE: directory, "RAY_TMPDIR": directory, "RAY_USAGE_STATS_ENABLED": "0"}
         try:
             with _output(directory).open("wb") as output:
                 return subprocess.Popen(
@@ -214,6 +216,8 @@ class _Watched:
                 taken = collector.take()
             except DstackError:  # the cluster begins or ends; the deadline bounds how often this is tried
                 return []
+        if not taken.nodes:  # the cluster is ending
+            return []
         self.last = AnalysedSnapshot.of(taken, nodes_settle_s=NODES_SETTLE_S)
         findings = self.last.diagnosis.findings
         return [one for one in findings if one.kind in FAILING["deadlock"] and (one.confirmed or one.assumed)]
