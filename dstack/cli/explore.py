@@ -73,7 +73,7 @@ def explore(
     inspects them, and judges by what waits for what, not by a time limit.
 
     Exit codes: 0 no run hung, 1 one hung, 2 usage error, 3 the program fails by itself, 4 undecided: a run had neither
-    ended nor hung within --limit.
+    ended nor hung within --limit, or no cluster was seen.
     """
     require_linux()
     if output:
@@ -101,7 +101,7 @@ def explore(
     if exploration.found is not None:
         _save(exploration, output or f"explore-{seed}-{exploration.number}.json.gz", force=force or not output)
         sys.exit(STUCK)
-    if any(run.result == "undecided" for run in exploration.runs):
+    if not exploration.has_cluster or any(run.result == "undecided" for run in exploration.runs):
         sys.exit(INCONCLUSIVE)
 
 

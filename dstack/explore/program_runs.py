@@ -46,7 +46,7 @@ class Run:
     """How a run under a setting went.
 
     ``analysed`` is the snapshot with the hang, else the last one, if there was any; of a run that has ended it is kept
-    only with a history. ``exit_code`` and ``last_lines`` are those of a program that has ended; ``capacity`` has the
+    only if it was plain. ``exit_code`` and ``last_lines`` are those of a program that has ended; ``capacity`` has the
     resources of its cluster, by name.
     """
 
@@ -113,7 +113,7 @@ class ProgramRuns:
             lines = _last_lines(_output(directory))
         program.wait()
         code = program.returncode if result in ("passed", "failed") else None
-        kept = watched.last if history or result not in ("passed", "failed") else None
+        kept = watched.last if not setting.parts or result not in ("passed", "failed") else None
         return Run(setting, result, time.monotonic() - began, kept, code, lines)
 
     def _begun(self, environment: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:

@@ -55,6 +55,11 @@ class Exploration:
     hinted: frozenset[Setting] = frozenset()
 
     @property
+    def has_cluster(self) -> bool:
+        """Whether dstack has seen a cluster in the plain run, or in one that did not end; true without a plain run."""
+        return bool(self.runs[0].setting.parts or self.runs[0].capacity or any(run.analysed for run in self.runs))
+
+    @property
     def number(self) -> int:
         """The number of the run that hung; 0 is the plain one."""
         return self.runs.index(self.found) if self.found else -1

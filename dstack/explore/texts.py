@@ -66,6 +66,8 @@ def none_lines(exploration: Exploration) -> Iterator[str]:
     """That no run hung, and what the others did that is worth a look."""
     runs = exploration.runs
     yield f"None of {plural(len(runs), 'run')} hung: {counted(runs)}."
+    if not exploration.has_cluster:
+        yield "No cluster was seen in the plain run: dstack inspects only clusters that the program itself starts."
     for result in ("failed", "undecided"):
         if chosen := [run for run in runs if run.result == result]:
             yield f"{_LEADS[result]} {run_line(chosen[0])}"

@@ -99,7 +99,8 @@ def test_without_a_hang_all_runs_are_counted(parallel: int) -> None:
     assert noted == {"search": 11}
     assert Counter(map(str, runs.settings)) == Counter(str(settings(7, run)) for run in range(11))
     assert counted(found.runs) == "8 passed, 1 failed, 1 asked for more than there was and 1 had not ended"
-    head, failed, undecided = none_lines(found)
+    head, unseen, failed, undecided = none_lines(found)
+    assert unseen.startswith("No cluster was seen in the plain run: ")
     assert head == f"None of 11 runs hung: {counted(found.runs)}."
     assert failed.startswith("A run failed, which the plain one did not: failed after 1.0 s, ")
     assert failed.endswith(" with exit code 3: ValueError: no")
