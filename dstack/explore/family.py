@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Container
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 VARIABLE = "DSTACK_EXPLORED_RUN"
 """In the environment of each process of a run; its value is the folder of the run, which no other run has."""
 END_S = 10.0
-PAUSE_S = 0.02
+PAUSE_S, SCANS = 0.05, 2
 PULSE_S = (0.05, 0.4)
 """How long all workers run between two stops, at least and at most."""
 
@@ -31,22 +32,42 @@ def members(directory: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _is_member(process, directory)]
 
 
-def _is_member(process: psutil.Process, directory: str) -> bool:
+def _is_member(process: psutil.Process, directory: str, sessions: Container[int | None] = ()) -> bool:
     try:
-        return process.pid != os.getpid() and process.environ().get(VARIABLE) == directory
+        if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.environ().get(VARIABLE) == directory or _session(process.pid) in sessions
     except (psutil.Error, OSError):  # it has ended, or belongs to another user
         return False
 
 
 def end(directory: str) -> None:
-    """Kill every process of a run, those that begin meanwhile as well, and remove its folder."""
+    """Kill every process of a run, those that begin meanwhile as well, and remove its folder.
+
+    A process that is about to execute another program has no variables for a moment, but it has its session: each run
+    begins in a new one. So all of the sessions that members were in are killed, until nothing is found twice.
+    """
     deadline = time.monotonic() + END_S
-    while (found := members(directory)) and time.monotonic() < deadline:
+    sessions: set[int] = set()
+    unseen = 0
+    while unseen < SCANS and time.monotonic() < deadline:
+        found = [process for process in psutil.process_iter() if _is_member(process, directory, sessions)]
+        sessions.update(session for process in found if (session := _session(process.pid)) is not None)
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=PAUSE_S)
+        unseen = 0 if found else unseen + 1
+        time.sleep(0 if found else PAUSE_S)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _session(pid: int) -> int | None:
+    """The session of a process; None if it has ended, or is in dstack's own."""
+    with contextlib.suppress(OSError):
+        session = os.getsid(pid)
+        return session if session != os.getsid(0) else None
+    return None
 
 
 class Reaper:
