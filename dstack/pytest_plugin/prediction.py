@@ -22,9 +22,9 @@ from dstack.probes.history_snapshot import snapshot_of_history
 from dstack.probes.node.outlines import TestOutlines
 from dstack.report.prediction_text import possible_text
 
-REPORTS = ("RAY_task_events_report_interval_ms", "50")
+REPORTS = ("RAY_task_events_report_interval_ms", "20")
 """Ray's setting of how often workers report task events, and its value in tests; seen on Ray 2.46 and 2.60."""
-REPORTED_S = 0.07
+REPORTED_S = 0.03
 TIMEOUT_S = 5.0
 
 

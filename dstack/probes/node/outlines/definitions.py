@@ -7,6 +7,7 @@ and instances are mutable, and known by their identity, as in the program.
 from __future__ import annotations
 
 import ast
+import re
 import builtins
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ BUILTINS = frozenset(dir(builtins))
 
 UNSTATED = -1
 """The slots of an actor class whose options do not state them."""
+OPTIONS_WITH_GROUP = re.compile(r"\.options\([^()]*\bconcurrency_group\s*=")
 MAX_ITEMS = 64
 
 
@@ -419,12 +421,15 @@ class ClassInfo:
 
     @cached_property
     def groups(self) -> dict[str, int] | None:
-        """Its concurrency groups with their slots, by literals in its decorator; None if they are not certain."""
+        """Its concurrency groups with their slots, by literals in its decorator; None if they are not certain.
+
+        They are not if a call of the program names the group that it runs in.
+        """
         stated = [one.value for one in self._options if one.arg == "concurrency_groups"]
         if not stated:
             return None if any(map(group_of, self.all_methods.values())) else {}
         (groups,) = stated
-        if not isinstance(groups, ast.Dict):
+        if not isinstance(groups, ast.Dict) or self.scope.program.has_calls_with_groups:
             return None
         found = {
             key.value: slots.value
@@ -515,6 +520,11 @@ class Program:
     evaluated: set[ast.expr] = field(default_factory=set)
     inert: dict[Hashable, Value] = field(default_factory=dict)
     _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
+
+    @property
+    def has_calls_with_groups(self) -> bool:
+        """Whether a call names a concurrency group, as ``actor.read.options(concurrency_group="io").remote()``."""
+        return any(OPTIONS_WITH_GROUP.search("\n".join(one.lines)) for one in self.modules.values())
 
     def add(self, module: SourceModule) -> None:
         """Add a file with all that it defines. Raises RecursionError."""

@@ -324,6 +324,20 @@ def test_concurrency_groups_and_their_methods_are_read_if_they_are_literals(
         assert [one.group for one in found.functions if one.name.startswith("A.")] == ["io", ""]
 
 
+def test_concurrency_groups_are_not_certain_if_a_call_names_one(tmp_path: Path) -> None:
+    source = """
+    @ray.remote(concurrency_groups={'io': 2})
+    class A:
+        @ray.method(concurrency_group='io')
+        def read(self): ...
+    ray.get(A.remote().read.options(
+        concurrency_group='io').remote())
+    """
+
+    (found,) = outline_of(tmp_path, source).classes
+    assert found.has_groups
+
+
 def test_locks_that_are_assigned_together_are_two_locks(tmp_path: Path) -> None:
     source = """
     import threading
