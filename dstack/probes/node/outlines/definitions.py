@@ -7,8 +7,8 @@ and instances are mutable, and known by their identity, as in the program.
 from __future__ import annotations
 
 import ast
-import re
 import builtins
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -524,7 +524,7 @@ class Program:
     @property
     def has_calls_with_groups(self) -> bool:
         """Whether a call names a concurrency group, as ``actor.read.options(concurrency_group="io").remote()``."""
-        return any(OPTIONS_WITH_GROUP.search("\n".join(one.lines)) for one in self.modules.values())
+        return any(OPTIONS_WITH_GROUP.search(one.text) for one in self.modules.values())
 
     def add(self, module: SourceModule) -> None:
         """Add a file with all that it defines. Raises RecursionError."""

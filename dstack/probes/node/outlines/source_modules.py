@@ -54,6 +54,11 @@ class SourceModule:
         self.mentions_ray = any(map(RAY.search, lines))
         self.is_package = os.path.basename(path) == "__init__.py"
 
+    @property
+    def text(self) -> str:
+        """The whole source."""
+        return "\n".join(self._lines)
+
     def line(self, number: int) -> str:
         """The text of a line without secrets."""
         return masked_source(self._lines[number - 1][:MAX_LINE].strip()) if 0 < number <= len(self._lines) else ""
