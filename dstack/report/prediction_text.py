@@ -14,10 +14,12 @@ from dstack.model.prediction import Blocked, CapacityNeed, Hold, HoldKind, Overt
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_schema import Json
 from dstack.report.rich_text import Row, SafeText, location, plain_text, print_rows
-from dstack.words import SHOWN, capitalised, duration, listed, plural, shortly
+from dstack.words import SHOWN, capitalised, duration, listed, plural, shortly, word
 
 INDENT = " " * 3
 WIDTH = 100
+CLOSE_S = 0.05
+OF_OBJECT = "self."
 NOTHING = "No other order of these calls was found that deadlocks."
 
 
@@ -94,7 +96,7 @@ def _does(possible: PossibleDeadlock, at: int, numbers: dict[int, int]) -> str:
         behind = [str(numbers[index]) for index in _holding_up(possible, at + 1)]
         waits += f", which is queued behind {listed(behind)}" if behind else ", which cannot begin"
     elif holders := [str(numbers[index]) for index in _lock_holders(possible, member)]:
-        waits += f", which {listed(holders)} holds"
+        waits += f", which {listed(holders)} {word(len(holders), 'holds', 'hold')}"
     holds = list(map(hold_in_words, member.holds))
     return f"keeps {listed(holds)} while it {waits}" if holds else waits
 
@@ -110,8 +112,11 @@ def _holding_up(possible: PossibleDeadlock, queued: int) -> Iterator[int]:
 
 
 def _lock_holders(possible: PossibleDeadlock, member: Blocked) -> Iterator[int]:
+    """The calls that hold the lock that a call waits for; a lock of an object is one of its actor."""
     for index, one in enumerate(possible.members):
-        if one is not member and any(hold.kind == "lock" and hold.name == member.awaits for hold in one.holds):
+        is_same = not member.awaits.startswith(OF_OBJECT) or one.actor_id == member.actor_id
+        has_it = any(hold.kind == "lock" and hold.name == member.awaits for hold in one.holds)
+        if one is not member and is_same and has_it:
             yield index
 
 
@@ -137,7 +142,8 @@ def how(possible: PossibleDeadlock) -> str:
         return text
     if gap <= 0:
         return f"{text} In this run they overlapped, and were lucky."
-    return f"{text} In this run one had ended {duration(gap)} before another began."
+    before = f"{duration(gap)} before" if gap >= CLOSE_S else "right before"
+    return f"{text} In this run one had ended {before} another began."
 
 
 def _change(possible: PossibleDeadlock, one: Overtaking, numbers: dict[int, int]) -> str:
@@ -155,7 +161,8 @@ def fix(possible: PossibleDeadlock) -> str:
     blocking = list(dict.fromkeys(one.name for one in possible.members if one.blocks_loop))
     if blocking and "event loop" in kinds:
         return f"In {listed(blocking)}, await the ObjectRef instead of ray.get, which blocks the whole event loop."
-    if kinds == {"lock"}:
+    locks = {hold.name for one in possible.members for hold in one.holds if hold.kind == "lock"}
+    if kinds == {"lock"} and locks.issuperset(one.awaits for one in possible.members):
         return f"Take the locks in the same order in {listed(waiting)}."
     if "resource" in kinds:
         names = sorted({hold.name for one in possible.members for hold in one.holds if hold.kind == "resource"})
@@ -164,7 +171,11 @@ def fix(possible: PossibleDeadlock) -> str:
             "it too: start that first, or return its ObjectRef instead of getting it."
         )
     if "lock" in kinds:
-        return f"Do not hold a lock in {listed(waiting)} while waiting for {listed(queued, ' or ') or 'a call'}."
+        holders = list(dict.fromkeys(one.name for one in possible.members if one.holds))
+        awaited = list(dict.fromkeys(one.awaits for one in possible.members if one.awaits and one.awaits not in locks))
+        return (
+            f"Do not hold a lock in {listed(holders)} while waiting for {listed(awaited, ' or ') or 'anything else'}."
+        )
     return (
         f"Let {listed(queued, ' or ')} run while {'its actor waits' if len(queued) == 1 else 'their actors wait'}: "
         "raise max_concurrency or give it a concurrency group of its own; or return the ObjectRef instead of waiting."

@@ -386,12 +386,15 @@ class _Steps:
             self._add_locks(then)
 
     def _add_locks(self, end: int) -> None:
-        """Add what is locked and released up to a step of the source."""
+        """Add what is locked and released up to a step of the source, and where locks are held in an ``await``."""
         for step in self._order.steps[self._done + 1 : end] if self._order.has_locks else ():
             if step.kind == "acquire" and not step.is_optional and step.name not in self._held:
                 self._held[step.name] = step
                 self.places[len(self.steps)] = Place(step.file, step.line, step.source)
                 self.steps.append(Acquire(self._lock(step), step.awaits))
+            elif step.kind == "wait" and step.awaits and not step.of and self._held:
+                self.places[len(self.steps)] = Place(step.file, step.line, step.source)
+                self.steps.append(WaitFor((), yields=True))  # others may run meanwhile
             elif step.kind == "release" and step.name in self._held:
                 self.steps.append(Release(self._lock(self._held.pop(step.name))))
         self._done = max(self._done, end - 1)

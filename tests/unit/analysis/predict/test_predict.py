@@ -164,6 +164,37 @@ def test_locks_in_one_order_do_not(tmp_path: Path) -> None:
     assert not bank(tmp_path, "left", "right")
 
 
+JOURNAL = """
+import asyncio, threading
+import ray
+
+@ray.remote
+class Journal:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    async def write(self):
+        with self.lock:
+            {wait}
+
+def main():
+    journal = Journal.remote()
+    ray.get([journal.write.remote(), journal.write.remote()])
+"""
+
+
+@pytest.mark.parametrize(("wait", "is_possible"), [("await asyncio.sleep(1)", True), ("pass", False)])
+def test_a_thread_lock_that_is_held_in_an_await_blocks_the_loop_of_its_holder(
+    wait: str, is_possible: bool, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, JOURNAL.format(wait=wait))
+    actor = run.actor("Journal")
+    run.call("Journal.write", 0.1, 0.2, of=actor)
+    run.call("Journal.write", 0.3, 0.4, of=actor)
+
+    assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
+
+
 TRIALS = """
 import ray
 
