@@ -133,7 +133,7 @@ def run_example(
         log = directory / f"{path.stem}.log"
         with running([python, str(path)], environment, log) as driver:
             driver.wait_for_line("ready", deadline_s=deadline_s)
-            yield Example(path.stem, driver.pid, _address_of_cluster_in(directory), environment, log)
+            yield Example(path.stem, driver.pid, address_of_cluster_in(directory), environment, log)
 
 
 @contextmanager
@@ -299,7 +299,7 @@ def _token_file(home: Path) -> Path:
     return home / ".ray" / "auth_token"
 
 
-def _address_of_cluster_in(directory: Path) -> str:
+def address_of_cluster_in(directory: Path) -> str:
     """The GCS address of the one local cluster in ``directory``.
 
     `ray.init` writes it to no file (Ray 2.46 to 2.60), but it is on a raylet's command line.
