@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.naming import names
 from dstack.analysis.predict.capacity import capacity_needs
 from dstack.analysis.predict.seen_world import Place, SeenWorld, name_of
@@ -13,6 +14,7 @@ from dstack.analysis.solve.reordering import (
     Acquire,
     Id,
     Possible,
+    Submit,
     WaitFor,
     possible_deadlocks,
     step_yields,
@@ -68,11 +70,13 @@ class _Explained:
         self._seen = seen
         self._world = seen.world
         self._stuck = found.stuck
+        reached = {event.run: event.position for event in found.schedule}
+        self._ended = {*found.before, *(key for key, position in reached.items() if position == seen.world.end(key))}
         self._keys = self._in_order()
 
     def possible(self) -> PossibleDeadlock | None:
-        """The finding; None if it is what a sample shows already, or if the run had it at its end."""
-        if self._is_there_now():
+        """The finding; None if the run itself ends in it, or if something else may exclude it."""
+        if self._is_there_now() or self._may_be_excluded():
             return None
         first = self._seen.attempts.get(str(self._keys[0]))
         return PossibleDeadlock(
@@ -86,6 +90,31 @@ class _Explained:
         """Whether the run itself ends in this set: then it is a deadlock, and no prediction."""
         attempts = [self._seen.attempts.get(str(key)) for key in self._keys]
         return all(one is not None and one.ended_at is None for one in attempts)
+
+    def _may_be_excluded(self) -> bool:
+        """Whether an actor may keep the calls apart by what it knows, as a lock service or a flag does.
+
+        It has ended a call that the set needs to have ended, and only after another method of it was called by a member
+        that is past its wait then.
+        """
+        world, attempts = self._world, self._seen.attempts
+        inside = {run.server for key in self._stuck if (run := world.runs[key]).server is not None}
+        later: dict[str, list[Attempt]] = defaultdict(list)
+        for key, position in self._stuck.items():
+            for step in world.runs[key].steps[max(position, 0) :]:
+                if not isinstance(step, Submit) or world.runs[step.run].server in inside:
+                    continue
+                if (call := attempts.get(str(step.run))) is not None and call.task.actor_id is not None:
+                    later[call.task.actor_id].append(call)
+        return any(
+            ended.ended_at is not None
+            and call.submitted_at is not None
+            and ended.ended_at >= call.submitted_at
+            and ended.task.name != call.task.name
+            for ended in (attempts.get(str(key)) for key in self._ended)
+            if ended is not None
+            for call in later.get(ended.task.actor_id or "", ())
+        )
 
     def _in_order(self) -> Sequence[Id]:
         """The members, each followed by what it waits for, as far as that goes."""

@@ -16,6 +16,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import has_one_slot
 from dstack.analysis.solve.reordering import Acquire, Id, Release, Run, Server, Step, Submit, WaitFor, World
@@ -113,10 +114,16 @@ class SeenWorld:
         return found
 
     def _caller_of(self, attempt: Attempt, callers: Mapping[Id, _Caller]) -> Id:
-        """The run that submitted an attempt; those of an async actor name its creation as their caller."""
+        """The run that submitted an attempt.
+
+        Those of an async actor name its creation as their caller, and those of other threads a task that does not exist
+        (Ray 2.60). The latter count as the driver's: so they keep their order, unless they have overlapped.
+        """
         parent = attempt.task.parent_task_id or ""
         caller = callers.get(parent)
-        if caller is None or caller.attempt is None or caller.attempt.task.kind != CREATION:
+        if caller is None:
+            return f"{DRIVER}{attempt.task.job_id}"
+        if caller.attempt is None or caller.attempt.task.kind != CREATION:
             return parent
         submitted, creation = attempt.submitted_at, caller.attempt
         if submitted is None or creation.ended_at is None or submitted <= creation.ended_at:

@@ -164,6 +164,48 @@ def test_locks_in_one_order_do_not(tmp_path: Path) -> None:
     assert not bank(tmp_path, "left", "right")
 
 
+GUARDED = """
+import ray
+
+@ray.remote(max_concurrency=2)
+class Gate:
+    def enter(self): ...
+    def leave(self): ...
+
+@ray.remote
+class Shop:
+    def ping(self): ...
+
+    def work(self):
+        ray.get(self.gate.enter.remote())
+        ray.get(self.other.ping.remote())
+        {leave}
+
+def main():
+    gate = Gate.remote()
+    a, b = Shop.remote(), Shop.remote()
+    ray.get([a.work.remote(), b.work.remote()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "is_possible"),
+    [("ray.get(self.gate.leave.remote())", False), ("pass", True)],
+    ids=["leaves", "only enters"],
+)
+def test_calls_that_an_actor_may_keep_apart_are_not_predicted(leave: str, is_possible: bool, tmp_path: Path) -> None:
+    run = Run(tmp_path, GUARDED.format(leave=leave))
+    gate, a, b = run.actor("Gate"), run.actor("Shop"), run.actor("Shop")
+    for own, other, at in ((a, b, 0.1), (b, a, 0.6)):
+        work = run.call("Shop.work", at, at + 0.3, of=own)
+        run.call("Gate.enter", at + 0.01, at + 0.02, of=gate, by=work)
+        run.call("Shop.ping", at + 0.05, at + 0.1, of=other, by=work)
+        if not is_possible:
+            run.call("Gate.leave", at + 0.2, at + 0.21, of=gate, by=work)
+
+    assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
+
+
 JOURNAL = """
 import asyncio, threading
 import ray
