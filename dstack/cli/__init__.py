@@ -14,11 +14,10 @@ from click.shell_completion import get_completion_class
 from dstack.cli.cure import cure
 from dstack.cli.examples import demo
 from dstack.cli.explore import explore
-from dstack.cli.history import graph, timeline
+from dstack.cli.history import graph, predict, timeline
 from dstack.cli.memory import memory
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
-from dstack.cli.predict import predict
 from dstack.cli.profile import profile
 from dstack.cli.record import record
 from dstack.cli.report import report

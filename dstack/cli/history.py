@@ -1,9 +1,11 @@
-"""The commands on what has run: ``timeline``, and ``graph``, the calls as text, JSON, or DOT for Graphviz."""
+"""The commands on what has run: ``timeline``, ``graph`` as text, JSON, or DOT for Graphviz, and ``predict``."""
 
 from __future__ import annotations
 
 import gzip
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".json", ".json.gz")
 Format = Literal["text", "dot", "json"]
+POSSIBLE = 1
+"""The exit code of ``predict --error``."""
 FORMATS: dict[str, Format] = {".dot": "dot", ".gv": "dot", ".json": "json"}
 """The formats by the suffix of the output file; others are text."""
 
@@ -218,3 +222,34 @@ def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
         return call_table(calls).encode("utf-8", "backslashreplace")
     encoding = stdout_encoding()
     return encodable(console_text(show), encoding).encode(encoding, "backslashreplace")
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path())
+@address_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema dstack.predict/1), a document for each file.")
+@click.option("--error", "is_error", is_flag=True, help="Exit with 1 if there is a possible deadlock.")
+@timeout_option
+def predict(files: tuple[str, ...], address: str | None, as_json: bool, is_error: bool, timeout_s: float) -> None:
+    """Show which deadlocks another order of the same calls could reach, though this run did not hang.
+
+    Reads Ray's task events of a running cluster, or of saved snapshots, and the source of the driver's program. The
+    calls of a job that has ended are included as long as Ray keeps them; its source only if it is in a FILE.
+    """
+    if files and address:
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    snapshots = [snapshot_with_history(file, address, timeout_s) for file in files or (None,)]
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.report.prediction_text import prediction_json, print_prediction
+
+    is_possible = False
+    for file, snapshot in zip(files or ("",), snapshots, strict=True):
+        prediction = AnalysedSnapshot.of(snapshot).prediction
+        is_possible = is_possible or bool(prediction.possible)
+        if as_json:
+            print_text(prediction_json(snapshot, prediction))
+            continue
+        title = f"{file}:\n" if len(files) > 1 else ""
+        print_text(title + console_text(partial(print_prediction, prediction)))
+    if is_possible and is_error:
+        sys.exit(POSSIBLE)

@@ -15,17 +15,23 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.errors import ClusterError
 from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot, TaskAttempt
+from dstack.probes.connection.connect import connect
 from dstack.probes.connection.own_cluster import connected_cluster
-from dstack.probes.history_snapshot import snapshot_of_history
 from dstack.probes.node.outlines import TestOutlines
+from dstack.probes.ray_state.control_plane import take_inventory
+from dstack.probes.ray_state.task_events import ask_history
 from dstack.report.prediction_text import possible_text
+from dstack.version import __version__
 
 REPORTS = ("RAY_task_events_report_interval_ms", "20")
 """Ray's setting of how often workers report task events, and its value in tests; seen on Ray 2.46 and 2.60."""
 REPORTED_S = 0.03
 TIMEOUT_S = 5.0
+MOST_CALLS = 20_000
+"""The most attempts of tasks that are requested, the newest ones."""
 
 
 @dataclass
@@ -53,7 +59,7 @@ class Predictor:
             return []
         try:
             time.sleep(REPORTED_S)
-            snapshot = snapshot_of_history(self.address or (own.address if own else ""), TIMEOUT_S)
+            snapshot = _snapshot(self.address or (own.address if own else ""))
             prediction = AnalysedSnapshot.of(self._of_test(snapshot, item, began)).prediction
         finally:
             self.spent_s += time.monotonic() - begin
@@ -81,3 +87,23 @@ class Predictor:
 def _is_of_test(attempt: TaskAttempt, began: float) -> bool:
     is_lasting = attempt.kind in ("DRIVER_TASK", "ACTOR_CREATION_TASK")
     return is_lasting or min(attempt.states.values(), default=0.0) >= began
+
+
+def _snapshot(address: str) -> Snapshot:
+    """What Ray alone knows of a cluster: nodes, jobs, actors and calls. Raises :class:`ClusterError`."""
+    cluster = connect(address)
+    inventory = take_inventory(cluster, TIMEOUT_S)
+    history, failure = ask_history(cluster, MOST_CALLS, TIMEOUT_S)
+    if history is None:
+        raise ClusterError(f"The history of tasks is missing: {failure.reason if failure else 'it was not returned'}.")
+    return Snapshot(
+        dstack_version=__version__,
+        taken_at=time.time(),
+        address=cluster.address,
+        ray_version=cluster.ray_version,
+        nodes=inventory.nodes,
+        jobs=inventory.jobs,
+        actors=inventory.actors,
+        workers=inventory.workers,
+        history=history,
+    )
