@@ -87,7 +87,7 @@ def main(verbose: bool) -> None:
     """Explain a hung Ray application from outside: what waits for what, what is deadlocked, and how to fix it.
 
     Exit codes: 0 success, 2 usage error, 3 cluster or file unreadable, 128 + N ended by signal N (130 for Ctrl-C).
-    `check` adds 1 and 4.
+    Commands that look for deadlocks add 1 and 4, as their help says.
     """
     if not verbose:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
