@@ -76,6 +76,7 @@ class SeenWorld:
         self._sampled = _sampled_waits(vertices)
         self._servers = self._known_servers()
         self._arguments: dict[Id, tuple[Id, ...]] = {}
+        self._setters: dict[str, Mapping[str, Attempt]] = {}
         self._callers = self._by_caller()
         self.world = World(
             {key: self._run(key, self._steps(caller)) for key, caller in self._callers.items()},
@@ -192,10 +193,24 @@ class SeenWorld:
         return {task.actor_id: key for key, task in creations if task.actor_id}
 
     def _steps(self, caller: _Caller) -> tuple[Step, ...]:
-        found = _Steps(caller, _Order(caller, self._sampled))
+        actor_id = caller.attempt.task.actor_id if caller.attempt else None
+        found = _Steps(caller, _Order(caller, self._sampled), self._setters_on(actor_id) if actor_id else {})
         self.places.update(((caller.key, position), place) for position, place in found.places.items())
         self._arguments.update(found.arguments)
         return tuple(found.steps)
+
+    def _setters_on(self, actor_id: str) -> Mapping[str, Attempt]:
+        """By event of an actor: the call that sets it, if there is one."""
+        if actor_id not in self._setters:
+            sets = (
+                (step.name, one)
+                for one in self._on_actor.get(actor_id, ())
+                if (outline := self.outline_of(one)) is not None
+                for step in outline.steps
+                if step.kind == "set" and not step.is_optional
+            )
+            self._setters[actor_id] = {name: calls[0] for name, calls in grouped(sets).items() if len(calls) == 1}
+        return self._setters[actor_id]
 
     # What runs share
 
@@ -264,7 +279,7 @@ class _Order:
         self._caller = caller
         self._sampled = sampled
         self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()
-        self.has_locks = any(step.kind == "acquire" for step in self.steps)
+        self.has_locks = any(step.kind == "acquire" or (step.kind == "wait" and step.name) for step in self.steps)
         self.site_of = dict(self._sites())
         self._waits: dict[int, tuple[int | None, bool | None]] = {}
 
@@ -340,16 +355,17 @@ class _Order:
 class _Steps:
     """The steps of a caller: its calls in their order, with its waits and locks between them.
 
-    ``places`` are those of the steps in which it can be stuck, by position; ``arguments`` are the calls whose values
-    its calls take.
+    ``setters`` are the calls that set the events of its actor. ``places`` are those of the steps in which it can be
+    stuck, by position; ``arguments`` are the calls whose values its calls take.
     """
 
-    def __init__(self, caller: _Caller, order: _Order) -> None:
+    def __init__(self, caller: _Caller, order: _Order, setters: Mapping[str, Attempt]) -> None:
         self.steps: list[Step] = []
         self.places: dict[int, Place] = {}
         self.arguments: dict[Id, tuple[Id, ...]] = {}
         self._caller = caller
         self._order = order
+        self._setters = setters
         self._open = _OpenCalls(order)
         self._held: dict[str, SourceStep] = {}
         self._last: dict[int, Id] = {}
@@ -399,12 +415,23 @@ class _Steps:
                 self._held[step.name] = step
                 self.places[len(self.steps)] = Place(step.file, step.line, step.source)
                 self.steps.append(Acquire(self._lock(step), step.awaits))
+            elif step.kind == "wait" and step.name and not step.is_timed and not step.is_optional:
+                self._add_event(step)
             elif step.kind == "wait" and step.awaits and not step.of and self._held:
                 self.places[len(self.steps)] = Place(step.file, step.line, step.source)
                 self.steps.append(WaitFor((), yields=True))  # others may run meanwhile
             elif step.kind == "release" and step.name in self._held:
                 self.steps.append(Release(self._lock(self._held.pop(step.name))))
         self._done = max(self._done, end - 1)
+
+    def _add_event(self, step: SourceStep) -> None:
+        """Add a wait for the one call that sets an event, unless the times show that it was not waited for."""
+        own, setter = self._caller.attempt, self._setters.get(step.name)
+        if own is None or setter is None or setter.started_at is None or setter.task.task_id == own.task.task_id:
+            return
+        if own.ended_at is None or own.ended_at >= setter.started_at:
+            self.places[len(self.steps)] = Place(step.file, step.line, step.source)
+            self.steps.append(WaitFor((setter.task.task_id,), step.awaits))
 
     def _lock(self, step: SourceStep) -> Id:
         """The identity of a lock: of the actor's object, or of the process and the file that names it."""

@@ -24,6 +24,7 @@ PREDICTED = (
     "asyncio_locks",
     "concurrency_groups",
     "coordinator_pool",
+    "full_gate",
     "get_in_async",
     "lock_service",
     "nested_resource",

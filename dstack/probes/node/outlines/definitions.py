@@ -157,10 +157,15 @@ class Handle:
 
 @dataclass(eq=False, slots=True)
 class Lock:
-    """A lock that one thread or coroutine holds at a time; ``name`` is empty until it is assigned."""
+    """A lock that one thread or coroutine holds at a time, or an event; ``name`` is empty until it is assigned."""
 
     name: str = ""
     is_async: bool = False
+    is_event: bool = False
+
+    def named(self, name: str) -> Lock:
+        """The same with a name."""
+        return Lock(name, self.is_async, self.is_event)
 
 
 @dataclass(eq=False, slots=True)
@@ -306,7 +311,7 @@ class Scope:
             return self.program.defined(node)
         value = self.program.evaluate(node, self) if isinstance(node, ast.expr) else None
         if isinstance(value, Lock) and not value.name and self.parent is None:
-            return Lock(self.module.qualified(name), value.is_async)
+            return value.named(self.module.qualified(name))
         return value
 
 
@@ -474,7 +479,10 @@ class ClassInfo:
         evaluate = self.scope.program.evaluate
         values = [evaluate(node, scope) if node is not None else None for node, scope in listed]
         if values and all(isinstance(one, Lock) for one in values):
-            return Lock(f"{self.name}.{name}", any(isinstance(one, Lock) and one.is_async for one in values))
+            locks = [one for one in values if isinstance(one, Lock)]
+            if any(one.is_event for one in locks) and (len(locks) > 1 or not self.scope.program.is_set_once(name)):
+                return None
+            return Lock(f"{self.name}.{name}", any(one.is_async for one in locks), locks[0].is_event)
         return values[0] if len(values) == 1 else None
 
 
@@ -520,6 +528,11 @@ class Program:
     evaluated: set[ast.expr] = field(default_factory=set)
     inert: dict[Hashable, Value] = field(default_factory=dict)
     _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
+
+    def is_set_once(self, name: str) -> bool:
+        """Whether one place of the program sets an event of this name, and none clears it."""
+        uses = re.compile(rf"\b{re.escape(name)}\.(set|clear)\b")
+        return [use for one in self.modules.values() for use in uses.findall(one.text)] == ["set"]
 
     @property
     def has_calls_with_groups(self) -> bool:

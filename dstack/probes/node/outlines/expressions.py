@@ -271,7 +271,7 @@ class Expressions:
             return None if External("property") in method.decorators else Function(method, base)
         value = base.info.attribute(name)
         if isinstance(value, Lock):
-            return Lock(f"self.{name}", value.is_async) if base is self.shared else value
+            return value.named(f"self.{name}") if base is self.shared else value
         return Instance(value.info, is_shared=True) if isinstance(value, Instance) else value
 
     def _of_Call(self, node: ast.Call) -> Value:
@@ -403,6 +403,8 @@ class Expressions:
         return None
 
     def _lock_call(self, node: ast.Call, lock: Lock, name: str, arguments: Arguments) -> Value:
+        if lock.is_event:
+            return self._event_call(node, lock, name, arguments)
         if name == "release":
             self.release(node, lock)
         elif name == "acquire":
@@ -410,6 +412,14 @@ class Expressions:
                 return Awaitable((lock,))
             may_fail = arguments.get(0, "blocking") not in (None, Constant(True))
             self.acquire(node, lock, is_timed=may_fail or arguments.limits(1))
+        return None
+
+    def _event_call(self, node: ast.Call, event: Lock, name: str, arguments: Arguments) -> Value:
+        if name == "wait" and event.is_async:
+            return Awaitable((event,))
+        if event.name.startswith("self.") and name in ("wait", "set"):
+            is_timed = name == "wait" and arguments.limits(0)
+            self.steps.add("wait" if name == "wait" else "set", node, event.name, is_timed=is_timed)
         return None
 
     def acquire(self, node: ast.expr, lock: Lock, *, is_timed: bool = False) -> int | None:
@@ -508,6 +518,10 @@ class Expressions:
         return None
 
     def _run_part(self, part: Value, node: ast.expr, *, blocks: bool) -> Value:
+        if isinstance(part, Lock) and part.is_event:
+            if part.name.startswith("self."):
+                self.steps.add("wait", node, part.name, awaits=not blocks)
+            return None
         if isinstance(part, Lock):
             self.acquire(node, part)
             return None
@@ -580,7 +594,7 @@ class Expressions:
     def _assign_name(self, name: str, value: Value) -> None:
         running = self.steps.current
         if isinstance(value, Lock) and not value.name and running.scope.parent is None:
-            value = Lock(running.module.qualified(name), value.is_async)
+            value = value.named(running.module.qualified(name))
         running.names[name] = value
         if name in running.captured:
             self.steps.escape([value])

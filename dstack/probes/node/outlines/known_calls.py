@@ -170,6 +170,14 @@ def _async_lock(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return Lock(is_async=True)
 
 
+def _event(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock(is_event=True)
+
+
+def _async_event(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+    return Lock(is_async=True, is_event=True)
+
+
 def _semaphore(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return Lock() if arguments.get(0, "value") in (None, Constant(1)) and arguments.is_whole else None
 
@@ -238,6 +246,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         "wrap_future": _same,
         "as_completed": _collection,
         "Lock": _async_lock,
+        "Event": _async_event,
         **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _async_semaphore),
     },
     "concurrent.futures": {"as_completed": _collection},
@@ -245,6 +254,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         "Thread": _thread,
         "Timer": _timer,
         **dict.fromkeys(("Lock", "RLock"), _lock),
+        "Event": _event,
         **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore),
     },
     "collections": {"deque": _collection},

@@ -187,7 +187,7 @@ class Steps:
         is_any: bool = False,
     ) -> int:
         """The step at an expression; a second pass of a loop finds that of the first. Raises TooManySteps."""
-        place = (self.current.path, node, kind, name if kind in ("acquire", "release") else "")
+        place = (self.current.path, node, kind, name)
         if place not in self._by_place:
             if len(self.drafts) >= MAX_STEPS:
                 raise TooManySteps

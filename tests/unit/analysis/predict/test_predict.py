@@ -206,6 +206,44 @@ def test_calls_that_an_actor_may_keep_apart_are_not_predicted(leave: str, is_pos
     assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
 
 
+GATE = """
+import threading
+import ray
+
+@ray.remote(max_concurrency={slots})
+class Gate:
+    def __init__(self):
+        self.is_open = threading.Event()
+    def open(self):
+        self.is_open.set()
+    def enter(self):
+        self.is_open.wait()
+    {more}
+
+def main():
+    gate = Gate.remote()
+    ray.get([gate.open.remote(), gate.enter.remote(), gate.enter.remote()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("slots", "more", "is_possible"),
+    [(2, "", True), (3, "", False), (2, "def reset(self): self.is_open.clear()", False)],
+    ids=["as many slots as wait", "one slot more", "it is cleared again"],
+)
+def test_calls_that_wait_for_an_event_may_take_the_slots_of_the_call_that_sets_it(
+    slots: int, more: str, is_possible: bool, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, GATE.format(slots=slots, more=more))
+    gate = run.actor("Gate")
+    other = run.call("helper", 0.1, 0.6)
+    run.call("Gate.open", 0.1, 0.2, of=gate, by=other)
+    for at in (0.3, 0.4):
+        run.call("Gate.enter", at, at + 0.05, of=gate)
+
+    assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
+
+
 JOURNAL = """
 import asyncio, threading
 import ray

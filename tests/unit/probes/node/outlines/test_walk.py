@@ -324,6 +324,23 @@ def test_concurrency_groups_and_their_methods_are_read_if_they_are_literals(
         assert [one.group for one in found.functions if one.name.startswith("A.")] == ["io", ""]
 
 
+@pytest.mark.parametrize(("more", "kinds"), [("", ["set", "wait"]), ("def other(self): self.ready.set()", [])])
+def test_an_event_of_an_actor_is_known_if_one_place_sets_it(more: str, kinds: list[str], tmp_path: Path) -> None:
+    source = f"""
+    import asyncio
+    @ray.remote
+    class A:
+        def __init__(self): self.ready = asyncio.Event()
+        def open(self): self.ready.set()
+        async def enter(self): await self.ready.wait()
+        {more}
+    """
+
+    steps = [step for one in outline_of(tmp_path, source).functions for step in one.steps if step.name == "self.ready"]
+    assert sorted(step.kind for step in steps) == kinds
+    assert all(step.awaits for step in steps if step.kind == "wait")
+
+
 def test_concurrency_groups_are_not_certain_if_a_call_names_one(tmp_path: Path) -> None:
     source = """
     @ray.remote(concurrency_groups={'io': 2})
