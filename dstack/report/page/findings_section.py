@@ -79,7 +79,7 @@ def possible_section(data: ReportData) -> Section | None:
     if data.analysed.snapshot.history is None or not data.analysed.prediction.possible:
         return None
     found = data.analysed.prediction.possible
-    texts = [possible_text(one) for one in found[:SHOWN_FINDINGS]]
+    texts = [possible_text(one).splitlines() for one in found[:SHOWN_FINDINGS]]
     body = render("possible.html", texts=texts, left_out=len(found) - len(texts))
     return Section("possible", "Possible deadlocks", body)
 

@@ -71,7 +71,7 @@ def test_details_and_the_page_have_the_whole_of_it(file: str) -> None:
 
     for text in (details, page):
         assert "POSSIBLE DEADLOCK  2 calls of trial" in text
-        assert "Fix: Do not hold GPU in trial" in text
+        assert "\nFix: Do not hold GPU in trial" in text
 
 
 def test_without_the_source_only_samples_count_and_it_says_so(file: str, tmp_path: Path) -> None:
