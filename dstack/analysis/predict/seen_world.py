@@ -110,8 +110,9 @@ class SeenWorld:
         }
         for attempt in sorted(self.attempts.values(), key=lambda one: one.submitted_at or one.began_at):
             if attempt.task.kind != "DRIVER_TASK":
-                parent = self._caller_of(attempt, found)
-                found.setdefault(parent, _Caller(parent, None, None)).calls.append(attempt)
+                parent, job_id = self._caller_of(attempt, found), attempt.task.job_id
+                own = self._functions.get((job_id, "")) if parent == f"{DRIVER}{job_id}" else None
+                found.setdefault(parent, _Caller(parent, None, own)).calls.append(attempt)
         return found
 
     def _caller_of(self, attempt: Attempt, callers: Mapping[Id, _Caller]) -> Id:

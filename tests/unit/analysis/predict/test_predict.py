@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.prediction import PossibleDeadlock, Prediction
@@ -63,6 +64,20 @@ def test_two_actors_that_ask_each_other_may_meet(tmp_path: Path) -> None:
     assert how(possible).startswith("2 begins before Shop.ping, for which 1 waits. In this run one had ended 0.3 s")
     assert possible.members[0].source == "return ray.get(self.other.ping.remote())"
     assert "max_concurrency" in possible_text(possible)
+
+
+def test_the_source_of_a_driver_counts_also_if_ray_keeps_no_task_of_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, SHOPS.format(calls=BOTH, wait=GET, define="def", options=""))
+    a, b = run.actor("Shop"), run.actor("Shop")
+    for own, other, at in ((a, b, 0.1), (b, a, 0.6)):
+        work = run.call("Shop.work", at, at + 0.2, of=own)
+        run.call("Shop.ping", at + 0.05, at + 0.1, of=other, by=work)
+    snapshot = run.snapshot()
+    assert snapshot.history is not None
+    attempts = tuple(one for one in snapshot.history.attempts if one.kind != "DRIVER_TASK")
+
+    without = replace(snapshot, history=replace(snapshot.history, attempts=attempts))
+    assert AnalysedSnapshot.of(without).prediction.possible
 
 
 @pytest.mark.parametrize(
@@ -323,8 +338,6 @@ def test_actors_that_live_at_once_need_their_resources_together(tmp_path: Path) 
 
 
 def test_without_a_history_nothing_is_predicted_and_it_says_so(tmp_path: Path) -> None:
-    from msgspec.structs import replace
-
     run = Run(tmp_path, TRIALS)
     prediction = AnalysedSnapshot.of(replace(run.snapshot(), history=None)).prediction
 
