@@ -48,6 +48,7 @@ READING = (
     "tests/unit/probes/node/cpython/test_debug_offsets.py",
     "tests/unit/probes/node/cpython/test_self_check.py",
     "tests/unit/probes/node/asyncio/test_event_loops.py",
+    "tests/unit/probes/node/outlines",
     "tests/unit/probes/node/cpython/test_objects_in_hostile_memory.py",
     "tests/unit/probes/node/asyncio/test_coroutines_in_hostile_memory.py",
     "tests/unit/report/test_text.py",
@@ -65,6 +66,7 @@ READING = (
     "tests/integration/reading/test_reader_against_pyspy.py",
     "tests/integration/reading/test_reader_bounds.py",
     "tests/integration/reading/test_reader_side_effects.py",
+    "tests/integration/commands/test_predict.py",
     "tests/integration/waits/test_actor_slots.py",
     "tests/integration/test_examples.py",
     "tests/integration/reading/another_environment.py",
@@ -74,6 +76,7 @@ READING = (
 READING_ALONE = (
     "tests/unit/probes/node/asyncio",
     "tests/unit/probes/node/cpython",
+    "tests/unit/probes/node/outlines",
     "tests/unit/probes/node/procfs",
     "tests/unit/probes/node/waits",
     "tests/unit/probes/node/test_spans.py",
