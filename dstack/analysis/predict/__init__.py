@@ -38,7 +38,8 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
         return Prediction(limits=("There is no history of tasks, so no calls can be put in another order.",))
     seen = SeenWorld(history, vertices)
     outcome = possible_deadlocks(seen.world)
-    found = _each_once(one for stuck in outcome.possible if (one := _Explained(seen, stuck).possible()))
+    known = (one for one in outcome.possible if all(key in seen.attempts for key in one.stuck))
+    found = _each_once(one for stuck in known if (one := _Explained(seen, stuck).possible()))
     why = tuple(dict.fromkeys(one.why_partial for one in snapshot.outlines if one.why_partial))
     left_out = history.history.left_out + history.history.dropped
     missing = (f"{left_out:,} older calls are not in the history.",) if left_out else ()

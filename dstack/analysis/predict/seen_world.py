@@ -34,6 +34,7 @@ REPLY_S = 0.05
 """The end of a call is when its caller knows it: up to so long after the next call has begun."""
 MOST_AT_ONCE = 200
 """How many of the last calls of an async actor may be the caller of another one."""
+OF_OBJECT = "self."
 CREATION = "ACTOR_CREATION_TASK"
 
 
@@ -435,11 +436,16 @@ class _Steps:
             self.steps.append(WaitFor((setter.task.task_id,), step.awaits))
 
     def _lock(self, step: SourceStep) -> Id:
-        """The identity of a lock: of the actor's object, or of the process and the file that names it."""
+        """The identity of a lock: of the object of an actor, or of its process and the file that names it.
+
+        Of other callers it is a lock of their own: a process runs one task at a time.
+        """
         task = self._caller.attempt.task if self._caller.attempt else None
-        if step.name.startswith("self."):
-            return "lock", task.actor_id if task else None, step.name
-        return "lock", task.worker_id if task else None, step.file, step.name
+        if task is None or task.actor_id is None:
+            return "lock", self._caller.key, step.file, step.name
+        if step.name.startswith(OF_OBJECT):
+            return "lock", task.actor_id, step.name
+        return "lock", task.worker_id or task.actor_id, step.file, step.name
 
 
 class _OpenCalls:

@@ -221,6 +221,37 @@ def test_calls_that_an_actor_may_keep_apart_are_not_predicted(leave: str, is_pos
     assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
 
 
+TASKS_WITH_LOCKS = """
+import threading
+import ray
+
+LEFT, RIGHT = threading.Lock(), threading.Lock()
+
+@ray.remote
+def to_right():
+    with LEFT, RIGHT: ...
+
+@ray.remote
+def to_left():
+    with RIGHT, LEFT: ...
+
+def main():
+    ray.get([to_right.remote(), to_left.remote()])
+"""
+
+
+def test_tasks_of_one_process_run_one_after_the_other(tmp_path: Path) -> None:
+    run = Run(tmp_path, TASKS_WITH_LOCKS)
+    run.call("to_right", 0.1, 0.2)
+    run.call("to_left", 0.3, 0.4)
+    snapshot = run.snapshot()
+    assert snapshot.history is not None
+    attempts = tuple(replace(one, worker_id="w1") for one in snapshot.history.attempts)
+
+    same_worker = replace(snapshot, history=replace(snapshot.history, attempts=attempts))
+    assert not AnalysedSnapshot.of(same_worker).prediction.possible
+
+
 GATE = """
 import threading
 import ray
