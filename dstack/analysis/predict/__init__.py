@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.naming import names
 from dstack.analysis.predict.capacity import capacity_needs
-from dstack.analysis.predict.seen_world import Place, SeenWorld, name_of
+from dstack.analysis.predict.seen_world import MOMENT_S, Place, SeenWorld, name_of
 from dstack.analysis.solve.reordering import (
     QUEUED,
     Acquire,
@@ -77,7 +77,7 @@ class _Explained:
 
     def possible(self) -> PossibleDeadlock | None:
         """The finding; None if the run itself ends in it, or if something else may exclude it."""
-        if self._is_there_now() or self._may_be_excluded():
+        if self._is_there_now() or self._may_be_excluded() or self._may_have_waited():
             return None
         first = self._seen.attempts.get(str(self._keys[0]))
         return PossibleDeadlock(
@@ -116,6 +116,38 @@ class _Explained:
             if ended is not None
             for call in later.get(ended.task.actor_id or "", ())
         )
+
+    def _may_have_waited(self) -> bool:
+        """Whether a member, or a caller of one, may have waited for another, by a wait whose refs are unknown."""
+        ends = {key: self._seen.attempts[str(key)].ended_at for key in self._waiting()}
+        for key, position in self._stuck.items():
+            for run, at in ((key, position), *self._calls_to(key)):
+                moment = self._moment(run, at)
+                others = (ended for other, ended in ends.items() if other != run and ended is not None)
+                if self._seen.unsure_from.get(run, at + 1) <= at and any(
+                    moment is None or ended <= moment + MOMENT_S for ended in others
+                ):
+                    return True
+        return False
+
+    def _calls_to(self, key: Id) -> Sequence[tuple[Id, int]]:
+        """The step that submitted a run, the one that submitted its caller, and so on."""
+        found: dict[Id, int] = {}
+        while key in self._world.submission:
+            key, number = self._world.submission[key]
+            if key in found:
+                break
+            found[key] = number
+        return tuple(found.items())
+
+    def _moment(self, key: Id, position: int) -> float | None:
+        """When a run had done this step, in the run that was seen."""
+        step = self._world.step(key, position)
+        calls = [step.run] if isinstance(step, Submit) else step.runs if isinstance(step, WaitFor) else ()
+        found = [one for call in calls if (one := self._seen.attempts.get(str(call))) is not None]
+        times = [one.submitted_at if isinstance(step, Submit) else one.ended_at for one in found]
+        known = [time for time in times if time is not None]
+        return max(known) if known and len(known) == len(times) else None
 
     def _in_order(self) -> Sequence[Id]:
         """The members, each followed by what it waits for, as far as that goes."""
@@ -224,19 +256,12 @@ class _Explained:
         for queued in self._queued():
             began = self._seen.attempts[str(queued)].started_at
             for other in self._waiting():
-                if other in self._callers_of(queued) or not self._holds_up(other, queued):
+                if other in dict(self._calls_to(queued)) or not self._holds_up(other, queued):
                     continue
                 other_began = self._seen.attempts[str(other)].started_at
                 if began is None or other_began is None or other_began > began:
                     gap = None if began is None or other_began is None else other_began - began
                     yield Overtaking(first=number[other], second=number[queued], gap_s=gap)
-
-    def _callers_of(self, key: Id) -> Sequence[Id]:
-        found: list[Id] = []
-        while key in self._world.submission and key not in found:
-            key = self._world.submission[key][0]
-            found.append(key)
-        return found
 
     def _gap_s(self) -> float | None:
         """The longest time between the end of one of the calls that have to overlap and the begin of another."""

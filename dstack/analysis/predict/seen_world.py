@@ -63,12 +63,17 @@ class _Caller:
 
 
 class SeenWorld:
-    """The world of a snapshot with a history; ``places`` are by run and position, ``attempts`` by run."""
+    """The world of a snapshot with a history; ``places`` are by run and position, ``attempts`` by run.
+
+    ``unsure_from`` has, by run, the position from which on it may have waited for anything before, as for a ref that it
+    was given.
+    """
 
     def __init__(self, history: HistoryIndex, vertices: Mapping[Key, Vertex]) -> None:
         self._index = history.index
         self._snapshot = history.index.snapshot
         self.places: dict[tuple[Id, int], Place] = {}
+        self.unsure_from: dict[Id, int] = {}
         self.attempts: Mapping[str, Attempt] = history.latest
         self._functions = {
             (one.job_id, function.name): function for one in self._snapshot.outlines for function in one.functions
@@ -199,6 +204,8 @@ class SeenWorld:
         found = _Steps(caller, _Order(caller, self._sampled), self._setters_on(actor_id) if actor_id else {})
         self.places.update(((caller.key, position), place) for position, place in found.places.items())
         self._arguments.update(found.arguments)
+        if found.unsure_from is not None:
+            self.unsure_from[caller.key] = found.unsure_from
         return tuple(found.steps)
 
     def _setters_on(self, actor_id: str) -> Mapping[str, Attempt]:
@@ -284,6 +291,8 @@ class _Order:
         self.has_locks = any(step.kind == "acquire" or (step.kind == "wait" and step.name) for step in self.steps)
         self.site_of = dict(self._sites())
         self._waits: dict[int, tuple[int | None, bool | None]] = {}
+        unsure = (number for number, one in enumerate(self.steps) if one.kind == "wait" and not one.of and not one.name)
+        self.first_unsure = next(unsure, None)
 
     def _sites(self) -> Iterator[tuple[str, int]]:
         """The step of each call, where its name, and the order of several, leaves no doubt."""
@@ -358,13 +367,15 @@ class _Steps:
     """The steps of a caller: its calls in their order, with its waits and locks between them.
 
     ``setters`` are the calls that set the events of its actor. ``places`` are those of the steps in which it can be
-    stuck, by position; ``arguments`` are the calls whose values its calls take.
+    stuck, by position; ``arguments`` are the calls whose values its calls take. ``unsure_from`` is the position from
+    which on it may have waited for anything before.
     """
 
     def __init__(self, caller: _Caller, order: _Order, setters: Mapping[str, Attempt]) -> None:
         self.steps: list[Step] = []
         self.places: dict[int, Place] = {}
         self.arguments: dict[Id, tuple[Id, ...]] = {}
+        self.unsure_from: int | None = None
         self._caller = caller
         self._order = order
         self._setters = setters
@@ -389,6 +400,7 @@ class _Steps:
         self._add_waits(found, site)
         takes = order.steps[site].takes if site is not None else ()
         self.arguments[key] = tuple(self._last[one] for one in takes if one in self._last)
+        self._note_unsure(site)
         self.steps.append(Submit(key))
         self._open.add(call)
         if site is not None:
@@ -406,9 +418,17 @@ class _Steps:
                 self.places[len(self.steps)] = (
                     Place(step.file, step.line, step.source, is_sampled) if step else Place(is_sampled=is_sampled)
                 )
+            self._note_unsure(wait)
             self.steps.append(WaitFor(keys, bool(step and step.awaits), is_certain))
         if then is not None:
             self._add_locks(then)
+
+    def _note_unsure(self, site: int | None) -> None:
+        """Note whether the source has a wait for something unknown before a step of it, or in a loop around it."""
+        unsure = self._order.first_unsure
+        if self.unsure_from is None and unsure is not None:
+            is_before = site is None or unsure < site or bool(self._order.steps[site].loops)
+            self.unsure_from = len(self.steps) if is_before else None
 
     def _add_locks(self, end: int) -> None:
         """Add what is locked and released up to a step of the source, and where locks are held in an ``await``."""

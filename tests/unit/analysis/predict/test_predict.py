@@ -290,6 +290,37 @@ def test_calls_that_wait_for_an_event_may_take_the_slots_of_the_call_that_sets_i
     assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
 
 
+GIVEN = """
+import ray
+
+@ray.remote
+class Shop:
+    def ping(self): ...
+
+    def work(self, refs=()):
+        {before}
+        ray.get(self.other.ping.remote())
+
+def main():
+    a, b = Shop.remote(), Shop.remote()
+    first = a.work.remote()
+    ray.get(b.work.remote([first]))
+"""
+
+
+@pytest.mark.parametrize(("before", "is_possible"), [("ray.get(refs)", False), ("pass", True)])
+def test_a_call_that_waits_for_refs_that_it_was_given_may_wait_for_the_other(
+    before: str, is_possible: bool, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, GIVEN.format(before=before))
+    a, b = run.actor("Shop"), run.actor("Shop")
+    for own, other, at in ((a, b, 0.1), (b, a, 0.15)):
+        work = run.call("Shop.work", at, at + 0.4, of=own)
+        run.call("Shop.ping", at + 0.05 if own == a else 0.52, at + 0.1 if own == a else 0.53, of=other, by=work)
+
+    assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
+
+
 JOURNAL = """
 import asyncio, threading
 import ray
