@@ -1,4 +1,4 @@
-"""The command ``cure``: what each change frees of a deadlock, and with ``--break`` a way out of it as it is."""
+"""The command ``cure``: what each change frees of a deadlock, and with ``--break`` the end of one of its members."""
 
 from __future__ import annotations
 

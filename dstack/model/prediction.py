@@ -24,7 +24,7 @@ class Blocked(Model, frozen=True):
     """A call of a possible deadlock, which would wait there for ever.
 
     ``name`` is the call, ``awaits`` what it waits for: a call or a lock. One that ``is_queued`` would not begin.
-    ``queued_on`` is the concurrency group of its actor, or the resource, that it would be queued for. ``actor`` is a
+    ``held_up_by`` are the members that hold the lock, slots or resource that it waits for, by number. ``actor`` is a
     name that tells its actor from others, empty without one. The line is where it waits. ``began_at`` and ``ended_at``
     are when it ran in the run that was seen, None if unknown or not reached. ``is_sampled`` says that a sample showed
     it in this wait; else its source says so.
@@ -37,7 +37,7 @@ class Blocked(Model, frozen=True):
     awaits: str = ""
     holds: tuple[Hold, ...] = ()
     is_queued: bool = False
-    queued_on: str = ""
+    held_up_by: tuple[int, ...] = ()
     file: str | None = None
     line: int | None = None
     source: str = ""
@@ -72,6 +72,11 @@ class PossibleDeadlock(Model, frozen=True):
     job_id: str = ""
     changes: tuple[Overtaking, ...] = ()
     gap_s: float | None = None
+
+    @property
+    def shape(self) -> frozenset[tuple[str, str | None, int | None, str]]:
+        """What two have in common that are the same for a reader: the calls, their lines, and what they wait for."""
+        return frozenset((one.name, one.file, one.line, one.awaits) for one in self.members)
 
 
 class CapacityNeed(Model, frozen=True):

@@ -78,9 +78,8 @@ class Predictor:
         return replace(snapshot, history=replace(history, attempts=attempts), outlines=outlines)
 
     def _is_new(self, possible: PossibleDeadlock) -> bool:
-        shape = frozenset((one.name, one.file, one.line, one.awaits) for one in possible.members)
-        is_new = shape not in self._known
-        self._known.add(shape)
+        is_new = possible.shape not in self._known
+        self._known.add(possible.shape)
         return is_new
 
 

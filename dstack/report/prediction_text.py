@@ -10,7 +10,7 @@ from msgspec import Meta
 from rich.console import Console
 
 from dstack.files.document_file import to_json
-from dstack.model.prediction import Blocked, CapacityNeed, Hold, HoldKind, Overtaking, PossibleDeadlock, Prediction
+from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_schema import Json
 from dstack.report.rich_text import Row, SafeText, location, plain_text, print_rows
@@ -19,7 +19,6 @@ from dstack.words import SHOWN, capitalised, duration, listed, plural, shortly, 
 INDENT = " " * 3
 WIDTH = 100
 CLOSE_S = 0.05
-OF_OBJECT = "self."
 NOTHING = "No other order of these calls was found that deadlocks."
 
 
@@ -93,31 +92,12 @@ def _does(possible: PossibleDeadlock, at: int, numbers: dict[int, int]) -> str:
     waits = f"waits for {member.awaits}" if member.awaits else "waits"
     following = possible.members[at + 1] if at + 1 < len(possible.members) else None
     if following is not None and following.is_queued and following.name == member.awaits:
-        behind = [str(numbers[index]) for index in _holding_up(possible, at + 1)]
+        behind = [str(numbers[index]) for index in following.held_up_by]
         waits += f", which is queued behind {listed(behind)}" if behind else ", which cannot begin"
-    elif holders := [str(numbers[index]) for index in _lock_holders(possible, member)]:
+    elif holders := [str(numbers[index]) for index in member.held_up_by]:
         waits += f", which {listed(holders)} {word(len(holders), 'holds', 'hold')}"
     holds = list(map(hold_in_words, member.holds))
     return f"keeps {listed(holds)} while it {waits}" if holds else waits
-
-
-def _holding_up(possible: PossibleDeadlock, queued: int) -> Iterator[int]:
-    wanted = possible.members[queued]
-    for index, one in enumerate(possible.members):
-        is_same_actor = one.actor_id == wanted.actor_id
-        kinds: tuple[HoldKind, ...] = ("only slot", "slot", "event loop") if wanted.actor_id else ("resource",)
-        has_it = any(hold.kind in kinds and hold.name == wanted.queued_on for hold in one.holds)
-        if not one.is_queued and has_it and (is_same_actor or not wanted.actor_id):
-            yield index
-
-
-def _lock_holders(possible: PossibleDeadlock, member: Blocked) -> Iterator[int]:
-    """The calls that hold the lock that a call waits for; a lock of an object is one of its actor."""
-    for index, one in enumerate(possible.members):
-        is_same = not member.awaits.startswith(OF_OBJECT) or one.actor_id == member.actor_id
-        has_it = any(hold.kind == "lock" and hold.name == member.awaits for hold in one.holds)
-        if one is not member and is_same and has_it:
-            yield index
 
 
 def hold_in_words(hold: Hold) -> str:

@@ -55,12 +55,11 @@ def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[
 
 def _each_once(found: Iterable[PossibleDeadlock]) -> Sequence[PossibleDeadlock]:
     """Of those with the same calls at the same lines the one that the run was closest to; in their order."""
-    best: dict[frozenset[object], PossibleDeadlock] = {}
+    best: dict[object, PossibleDeadlock] = {}
     for one in found:
-        shape = frozenset((member.name, member.file, member.line, member.awaits) for member in one.members)
-        known = best.get(shape)
+        known = best.get(one.shape)
         if known is None or (one.gap_s or 0.0) < (known.gap_s or 0.0):
-            best[shape] = one
+            best[one.shape] = one
     return list(best.values())
 
 
@@ -196,7 +195,7 @@ class _Explained:
             awaits=self._awaited_name(key),
             holds=() if position == QUEUED else tuple(self._holds(key)),
             is_queued=position == QUEUED,
-            queued_on=self._queued_on(key) if position == QUEUED else "",
+            held_up_by=tuple(self._keys.index(one) for one in self._holders(key)),
             file=place.file,
             line=place.line,
             source=place.source,
@@ -223,17 +222,18 @@ class _Explained:
         calls = [name_of(self._seen.attempts[str(one)].task) for one in self._awaited(key) if one in self._stuck]
         return calls[0] if calls else ""
 
-    def _queued_on(self, key: Id) -> str:
-        run = self._world.runs[key]
-        if isinstance(run.server, tuple):
-            return str(run.server[1])
-        return str(next(iter(run.needs), ""))
+    def _holders(self, key: Id) -> Iterable[Id]:
+        """The members that hold the lock that a run waits for, or what it needs to begin."""
+        if isinstance(self._world.step(key, self._stuck[key]), Acquire):
+            return self._awaited(key)
+        return (one for one in self._waiting() if self._stuck[key] == QUEUED and self._holds_up(one, key))
 
     def _holds(self, key: Id) -> Iterator[Hold]:
         """What others of the set need of it."""
         run, server, queued = self._world.runs[key], self._world.server(key), self._queued()
         if server is not None and any(self._world.runs[one].server == run.server for one in queued):
-            name, step = self._queued_on(key), self._world.step(key, self._stuck[key])
+            name = str(run.server[1]) if isinstance(run.server, tuple) else ""
+            step = self._world.step(key, self._stuck[key])
             if server.has_loop and step is not None and not step_yields(step):
                 yield Hold(kind="event loop", name=name)
             else:
