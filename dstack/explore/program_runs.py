@@ -19,7 +19,7 @@ from dstack.errors import DstackError, UsageError
 from dstack.explore.family import VARIABLE, Disturbance, Reaper, end, members
 from dstack.explore.settings import Amount, Kills, Setting, Stops
 from dstack.model.diagnosis import FAILING, Finding
-from dstack.probes.connection.own_cluster import addresses_of
+from dstack.probes.connection.own_cluster import REPORT_INTERVAL_MS, addresses_of
 
 Result = Literal["hang", "passed", "failed", "infeasible", "undecided", "cancelled"]
 """``infeasible``: the program asks for more of a resource than the setting has. ``undecided``: neither had it ended nor
@@ -36,8 +36,8 @@ SETTLED_S, SUSPECTED_S = 0.5, 4.0
 """Beyond the longest delay, the time after which a hang must still be there; longer if it rests on an assumption."""
 NODES_SETTLE_S = 10.0
 """After which what no node has never comes: nothing but the program can add nodes to its cluster."""
-REPORTS_EVENTS = {"RAY_task_events_report_interval_ms": "100"}
-"""Has Ray's processes report their tasks ten times a second instead of once (2.46 to 2.60): programs may end soon."""
+REPORTS_EVENTS = {REPORT_INTERVAL_MS: "100"}
+"""Has Ray's processes report their tasks ten times a second instead of once: programs may end soon."""
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_testing_asio_delay_us", "RAY_OVERRIDE_RESOURCES")
 
 

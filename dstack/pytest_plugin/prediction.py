@@ -19,15 +19,15 @@ from dstack.errors import ClusterError
 from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot, TaskAttempt
 from dstack.probes.connection.connect import connect
-from dstack.probes.connection.own_cluster import connected_cluster
+from dstack.probes.connection.own_cluster import REPORT_INTERVAL_MS, connected_cluster
 from dstack.probes.node.outlines import TestOutlines
 from dstack.probes.ray_state.control_plane import take_inventory
 from dstack.probes.ray_state.task_events import ask_history
 from dstack.report.prediction_text import possible_text
 from dstack.version import __version__
 
-REPORTS = ("RAY_task_events_report_interval_ms", "20")
-"""Ray's setting of how often workers report task events, and its value in tests; seen on Ray 2.46 and 2.60."""
+REPORTS = (REPORT_INTERVAL_MS, "20")
+"""How often processes of clusters that tests start report task events."""
 REPORTED_S = 0.03
 TIMEOUT_S = 5.0
 MOST_CALLS = 20_000

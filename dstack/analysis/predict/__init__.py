@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.naming import names
+from dstack.analysis.predict.caller_steps import MOMENT_S, Place, name_of
 from dstack.analysis.predict.capacity import capacity_needs
-from dstack.analysis.predict.seen_world import MOMENT_S, Place, SeenWorld, name_of
+from dstack.analysis.predict.seen_world import SeenWorld
 from dstack.analysis.solve.reordering import (
     QUEUED,
     Acquire,
