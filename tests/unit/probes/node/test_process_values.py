@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dstack.observed.calls import Call, KernelObjects, ProcessObject
@@ -53,8 +54,19 @@ def started(source: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def runs(pid: int) -> bool:
+    """Wait until nothing halts it: a new process is uninterruptible for moments, as it reads its files from a disk."""
+    return wait_until(lambda: halt(pid) is None, deadline_s=60, what=lambda: f"no halt: {proc.status(pid)}")
+
+
 def halted(pid: int) -> Halt:
     return wait_until(lambda: halt(pid), deadline_s=60, what=lambda: f"a halt: {proc.status(pid)}")
+
+
+def suspended_by_child(pid: int) -> Halt:
+    """Wait for the halt that lasts until the child of ``SPAWNS`` goes on, and not for an earlier one on a disk."""
+    wait_until(psutil.Process(pid).children, deadline_s=60, what=lambda: "a child")
+    return halted(pid)
 
 
 @contextmanager
@@ -70,11 +82,11 @@ def traced(pid: int) -> Iterator[None]:
 
 def test_a_process_is_stopped_by_a_signal_until_it_is_continued() -> None:
     with started(SLEEPS) as process:
-        assert halt(process.pid) is None
+        assert runs(process.pid)
         process.send_signal(signal.SIGSTOP)
-        assert halted(process.pid) == Halt(kind="stopped")
+        wait_until(lambda: halt(process.pid) == Halt(kind="stopped"), deadline_s=60, what=lambda: "the stop")
         process.send_signal(signal.SIGCONT)
-        wait_until(lambda: halt(process.pid) is None, deadline_s=60, what=lambda: "the process to go on")
+        assert runs(process.pid)
 
 
 def test_a_process_is_stopped_by_its_tracer() -> None:
@@ -87,7 +99,7 @@ def test_a_thread_in_uninterruptible_sleep_has_its_function_of_the_kernel(tmp_pa
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with started(SPAWNS, str(pipe)) as process:
-        found = halted(process.pid)
+        found = suspended_by_child(process.pid)
         with pipe.open("wb"):  # lets the child go on, which the process cannot outlive
             assert found == Halt(kind="uninterruptible", by=found.by, os_thread_id=process.pid)
             assert found.by.isidentifier() or not found.by
@@ -98,7 +110,7 @@ def test_a_thread_in_a_wait_that_is_known_is_not_in_uninterruptible_sleep(tmp_pa
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with started(SPAWNS, str(pipe)) as process:
-        halted(process.pid)
+        suspended_by_child(process.pid)
         waits = Call(site="threading.Condition.wait", frame=0, need=ProcessObject())
         in_kernel = Call(site="system call", frame=0, need=KernelObjects(system_call="read"))
 
