@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dstack.cli.inputs import address_option, load_snapshot, snapshot_with_history, take_snapshot, timeout_option
+from dstack.cli.inputs import (
+    address_option,
+    load_snapshot,
+    require_history,
+    snapshot_with_history,
+    take_snapshot,
+    timeout_option,
+)
 from dstack.cli.output import console_text, print_text, stdout_encoding
 from dstack.errors import UsageError
 from dstack.files.file_output import STDOUT, require_new, write_file
 from dstack.processes.signals import CleanUp
-from dstack.words import encodable, visible
+from dstack.words import encodable, listed, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
     from dstack.analysis.views.timeline import Timeline
+    from dstack.model.prediction import Prediction
     from dstack.model.profile import Profile
     from dstack.model.snapshot import Snapshot
 
@@ -33,6 +41,8 @@ SUFFIXES = (".json", ".json.gz")
 Format = Literal["text", "dot", "json"]
 POSSIBLE = 1
 """The exit code of ``predict --error``."""
+MOST_FILES = 20
+"""The most snapshots that a prediction is made from, the newest ones."""
 FORMATS: dict[str, Format] = {".dot": "dot", ".gv": "dot", ".json": "json"}
 """The formats by the suffix of the output file; others are text."""
 
@@ -225,31 +235,70 @@ def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path())
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE|DIR]...")
 @address_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema dstack.predict/1), a document for each file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema dstack.predict/1), a document per cluster.")
 @click.option("--error", "is_error", is_flag=True, help="Exit with 1 if there is a possible deadlock.")
 @timeout_option
 def predict(files: tuple[str, ...], address: str | None, as_json: bool, is_error: bool, timeout_s: float) -> None:
     """Show which deadlocks another order of the same calls could reach, though this run did not hang.
 
     Reads Ray's task events of a running cluster, or of saved snapshots, and the source of the driver's program. The
-    calls of a job that has ended are included as long as Ray keeps them; its source only if it is in a FILE.
+    calls of a job that has ended are included as long as Ray keeps them; its source only if it is in a FILE. What one
+    of several files of a cluster shows of a call counts for all of them.
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
-    snapshots = [snapshot_with_history(file, address, timeout_s) for file in files or (None,)]
-    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    clusters = _saved_runs(files) if files else [[("", snapshot_with_history(None, address, timeout_s))]]
     from dstack.report.prediction_text import prediction_json, print_prediction
 
     is_possible = False
-    for file, snapshot in zip(files or ("",), snapshots, strict=True):
-        prediction = AnalysedSnapshot.of(snapshot).prediction
+    for saved in clusters:
+        prediction = _predicted([snapshot for _, snapshot in saved])
         is_possible = is_possible or bool(prediction.possible)
         if as_json:
-            print_text(prediction_json(snapshot, prediction))
+            print_text(prediction_json(saved[0][1], prediction))
             continue
-        title = f"{file}:\n" if len(files) > 1 else ""
+        title = f"{listed([name for name, _ in saved])}:\n" if len(clusters) > 1 else ""
         print_text(title + console_text(partial(print_prediction, prediction)))
     if is_possible and is_error:
         sys.exit(POSSIBLE)
+
+
+def _saved_runs(names: Sequence[str]) -> list[list[tuple[str, Snapshot]]]:
+    """The snapshots of files and directories with their names, the newest first, those of each cluster together.
+
+    Raises :class:`UsageError` if those of a cluster have no history.
+    """
+    from dstack.analysis.views.snapshot_diff import is_same_cluster
+    from dstack.cli.saved_files import open_files
+
+    found = open_files(names)
+    for error in found.skipped:
+        click.echo(f"Note: left out: {error.message}", err=True)
+    if not found.snapshots:
+        raise UsageError("A prediction needs a snapshot.", "Take one with: dstack snapshot -o FILE")
+    if (left_out := len(found.snapshots) - MOST_FILES) > 0:
+        click.echo(f"Note: left out: {plural(left_out, 'older snapshot')}.", err=True)
+    clusters: list[list[tuple[str, Snapshot]]] = []
+    for file in reversed(found.snapshots[-MOST_FILES:]):
+        snapshot = file.load()
+        own = next((one for one in clusters if is_same_cluster(snapshot, one[-1][1])), None)
+        if own is None:
+            clusters.append(own := [])
+        own.append((str(file.path), snapshot))
+    for saved in clusters:
+        if all(snapshot.history is None for _, snapshot in saved):
+            require_history(saved[0][1], saved[0][0])
+    return clusters
+
+
+def _predicted(snapshots: Sequence[Snapshot]) -> Prediction:
+    """The prediction from all snapshots of one cluster, the newest first."""
+    from dstack.analysis.predict import predict
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+
+    seen = [AnalysedSnapshot.of(one) for one in snapshots]
+    waits = frozenset[tuple[str, str]]().union(*(one.shown_waits for one in seen))
+    outlines = [outline for one in reversed(snapshots) for outline in one.outlines]
+    return predict([one.history for one in seen if one.history], waits, outlines)

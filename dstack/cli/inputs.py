@@ -130,12 +130,7 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     if file:
         snapshot = load_snapshot(file)
-        if snapshot.history is None:
-            lack = snapshot.lack_of_events
-            reason, remedy = (
-                (f": {lack.reason}", lack.remedy) if lack else ("", "Take one with: dstack snapshot -o FILE")
-            )
-            raise UsageError(f"{file} has no history of tasks{reason}.", remedy)
+        require_history(snapshot, file)
         return snapshot
     from dstack.collecting.collector import WHOLE_HISTORY, Terms
     from dstack.errors import ClusterError
@@ -148,6 +143,14 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
         )
         raise ClusterError(f"The history of tasks is missing: {reason}.", remedy)
     return snapshot
+
+
+def require_history(snapshot: Snapshot, file: str) -> None:
+    """Raise :class:`UsageError` if a saved snapshot has no history of tasks."""
+    if snapshot.history is None:
+        lack = snapshot.lack_of_events
+        reason, remedy = (f": {lack.reason}", lack.remedy) if lack else ("", "Take one with: dstack snapshot -o FILE")
+        raise UsageError(f"{file} has no history of tasks{reason}.", remedy)
 
 
 def _load_explanation() -> None:

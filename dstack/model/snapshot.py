@@ -27,7 +27,7 @@ from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
-VERSION = (2, 3)
+VERSION = (2, 4)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -495,7 +495,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     not requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait
     at the other end, by their addresses, the local one first. ``stored`` is what the last sample shows of the object
     store, None if no process reported a value there. ``outlines`` are what the source of jobs says, where a history was
-    requested.
+    requested. ``earlier_waits`` are pairs of tasks: earlier samples have shown the first in a wait for the second.
     """
 
     schema: str = SCHEMA
@@ -527,6 +527,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     raylet_reports: tuple[RayletReport, ...] = ()
     log_tails: tuple[LogTail, ...] = ()
     outlines: tuple[ProgramOutline, ...] = ()
+    earlier_waits: tuple[tuple[str, str], ...] = ()
     stored: StoredObjects | None = None
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.naming import names
@@ -20,37 +20,52 @@ from dstack.analysis.solve.reordering import (
     possible_deadlocks,
     step_yields,
 )
-from dstack.model.diagnosis import Vertex
-from dstack.model.prediction import Blocked, Hold, Overtaking, PossibleDeadlock, Prediction
-from dstack.model.snapshot import Snapshot
-from dstack.model.vertex_keys import Key
+from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
+from dstack.observed.outlines import ProgramOutline
 
 CUT = "The search took too long, so some orders were not examined."
 MOST = 20
-"""The most possible deadlocks that are kept of one snapshot."""
+"""The most possible deadlocks that are kept."""
 
 
-def predict(snapshot: Snapshot, history: HistoryIndex | None, vertices: Mapping[Key, Vertex]) -> Prediction:
-    """The deadlocks that another order of the calls of a snapshot could reach; none without a history of tasks.
+def predict(
+    histories: Sequence[HistoryIndex], shown_waits: Set[tuple[str, str]], outlines: Sequence[ProgramOutline]
+) -> Prediction:
+    """The deadlocks that another order of the calls of one cluster could reach; none without a history of tasks.
 
-    ``vertices`` are those of its wait-for graph, whose waits are known without source.
+    Each history is taken for itself, as calls between two of them may be missing. ``shown_waits`` are pairs of tasks of
+    which a sample shows the first in a wait for the second. The last outline of a job is the one that counts.
     """
-    if history is None:
+    if not histories:
         return Prediction(limits=("There is no history of tasks, so no calls can be put in another order.",))
-    seen = SeenWorld(history, vertices)
-    outcome = possible_deadlocks(seen.world)
-    known = (one for one in outcome.possible if all(key in seen.attempts for key in one.stuck))
-    found = _each_once(one for stuck in known if (one := _Explained(seen, stuck).possible()))
-    why = tuple(dict.fromkeys(one.why_partial for one in snapshot.outlines if one.why_partial))
-    left_out = history.history.left_out + history.history.dropped
-    missing = (f"{left_out:,} older calls are not in the history.",) if left_out else ()
+    outlines = list({one.job_id: one for one in outlines}.values())
+    found: list[PossibleDeadlock] = []
+    needs: dict[object, CapacityNeed] = {}
+    calls: set[str] = set()
+    waits: Counter[Id] = Counter()
+    limits = {one.why_partial: None for one in outlines if one.why_partial}
+    without_source: set[str] = set()
+    for history in histories:
+        seen = SeenWorld(history, shown_waits, outlines)
+        outcome = possible_deadlocks(seen.world)
+        known = (one for one in outcome.possible if all(key in seen.attempts for key in one.stuck))
+        found += filter(None, (_Explained(seen, stuck).possible() for stuck in known))
+        for need in capacity_needs(seen):
+            kind = need.name, need.resource, need.awaits, need.held, need.needed
+            needs[kind] = max(need, needs.get(kind, need), key=lambda one: one.minimum)
+        calls.update(key for key, one in seen.attempts.items() if one.task.kind != "DRIVER_TASK")
+        waits |= Counter({key: len(places) for key, places in seen.world.waits.items()})
+        without_source.update(seen.without_source)
+        limits.update({CUT: None} if outcome.is_cut else {})
+    if left_out := min(one.history.left_out + one.history.dropped for one in histories):
+        limits[f"{left_out:,} older calls are not in the history."] = None
     return Prediction(
-        possible=tuple(found[:MOST]),
-        needs=tuple(capacity_needs(seen)),
-        calls=sum(one.task.kind != "DRIVER_TASK" for one in seen.attempts.values()),
-        waits=sum(map(len, seen.world.waits.values())),
-        without_source=tuple(seen.without_source),
-        limits=(*why, *missing, *((CUT,) if outcome.is_cut else ())),
+        possible=tuple(_each_once(found)[:MOST]),
+        needs=tuple(needs.values()),
+        calls=len(calls),
+        waits=waits.total(),
+        without_source=tuple(sorted(without_source)),
+        limits=tuple(limits),
     )
 
 

@@ -6,7 +6,7 @@ They come from the outline of its source, from samples, and from the times of it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -50,7 +50,7 @@ class Caller:
 class Order:
     """Where a caller waits for which of its calls, by its source, by samples, and by the times of its calls."""
 
-    def __init__(self, caller: Caller, sampled: set[tuple[Id, str]]) -> None:
+    def __init__(self, caller: Caller, sampled: Set[tuple[Id, str]]) -> None:
         self._caller = caller
         self._sampled = sampled
         self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()

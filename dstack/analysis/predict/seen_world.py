@@ -9,7 +9,7 @@ wait by its times alone keeps the order that was seen, so that it is no ground f
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
 from dstack.analysis.history.call_nodes import DRIVER
@@ -21,7 +21,7 @@ from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import REF_CALLS
-from dstack.observed.outlines import ClassOutline, FunctionOutline
+from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline
 from dstack.words import grouped
 
 REPLY_S = 0.05
@@ -37,17 +37,18 @@ class SeenWorld:
     was given.
     """
 
-    def __init__(self, history: HistoryIndex, vertices: Mapping[Key, Vertex]) -> None:
+    def __init__(
+        self, history: HistoryIndex, shown_waits: Set[tuple[Id, str]], outlines: Sequence[ProgramOutline]
+    ) -> None:
         self._index = history.index
         self._snapshot = history.index.snapshot
         self.places: dict[tuple[Id, int], Place] = {}
         self.unsure_from: dict[Id, int] = {}
         self.attempts: Mapping[str, Attempt] = history.latest
-        self._functions = {
-            (one.job_id, function.name): function for one in self._snapshot.outlines for function in one.functions
-        }
-        self._classes = {(one.job_id, found.name): found for one in self._snapshot.outlines for found in one.classes}
-        self._sampled = _sampled_waits(vertices)
+        known = {one.job_id: one for one in outlines}
+        self._functions = {(job, function.name): function for job, one in known.items() for function in one.functions}
+        self._classes = {(job, found.name): found for job, one in known.items() for found in one.classes}
+        self._sampled = shown_waits
         self._servers = self._known_servers()
         self._arguments: dict[Id, tuple[Id, ...]] = {}
         self._setters: dict[str, Mapping[str, Attempt]] = {}
@@ -236,9 +237,9 @@ class SeenWorld:
         return {name: float("inf") if name in shared else amount for name, amount in found.items()}
 
 
-def _sampled_waits(vertices: Mapping[Key, Vertex]) -> set[tuple[Id, str]]:
+def shown_waits(vertices: Mapping[Key, Vertex]) -> set[tuple[str, str]]:
     """The pairs of tasks of which a sample shows the first in a wait without timeout for the second."""
-    found: set[tuple[Id, str]] = set()
+    found: set[tuple[str, str]] = set()
     for vertex in vertices.values():
         wait = vertex.wait
         if wait is None or wait.is_timed or wait.is_suspected or vertex.task_id is None:

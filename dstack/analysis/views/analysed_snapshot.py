@@ -5,7 +5,7 @@ A report needs few of the views, so each is imported where it is made: that of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -100,11 +100,18 @@ class AnalysedSnapshot:
         return ObjectMemory(self.last_index)
 
     @cached_property
+    def shown_waits(self) -> Set[tuple[str, str]]:
+        """The pairs of tasks of which its samples, or earlier ones, show the first in a wait for the second."""
+        from dstack.analysis.predict.seen_world import shown_waits
+
+        return shown_waits(self.diagnosis.vertices).union(self.snapshot.earlier_waits)
+
+    @cached_property
     def prediction(self) -> Prediction:
         """The deadlocks that another order of its calls could reach."""
         from dstack.analysis.predict import predict
 
-        return predict(self.snapshot, self.history, self.diagnosis.vertices)
+        return predict([self.history] if self.history else [], self.shown_waits, self.snapshot.outlines)
 
     @property
     def is_short_of_memory(self) -> bool:

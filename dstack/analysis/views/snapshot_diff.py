@@ -229,12 +229,17 @@ def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> SnapshotDiff:
 
 def require_same_cluster(earlier: Snapshot, later: Snapshot) -> None:
     """Raise :class:`dstack.UsageError` if two snapshots have no node, worker or actor in common."""
-    if _ids(earlier).isdisjoint(_ids(later)) and _ids(earlier) != _ids(later):
+    if not is_same_cluster(earlier, later):
         raise UsageError(
             f"These are snapshots of different clusters ({earlier.address} and {later.address}): they have no node, "
             "worker or actor in common.",
             "Compare two of the same cluster.",
         )
+
+
+def is_same_cluster(earlier: Snapshot, later: Snapshot) -> bool:
+    """Whether two snapshots have a node, worker or actor in common, or none at all."""
+    return not _ids(earlier).isdisjoint(_ids(later)) or _ids(earlier) == _ids(later)
 
 
 def _ids(snapshot: Snapshot) -> set[str]:
