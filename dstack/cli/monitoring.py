@@ -91,6 +91,11 @@ def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: f
     help="Keep a profile of the last two hours, with so many samples per second.",
 )
 @click.option(
+    "--predict",
+    is_flag=True,
+    help="Report deadlocks that another order of the calls could reach; takes snapshots while all is well, too.",
+)
+@click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")

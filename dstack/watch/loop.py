@@ -17,6 +17,7 @@ from dstack.files.document_file import to_json
 from dstack.model.diagnosis import Finding, FindingKind, Ratio
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.connect import Cluster, connect
+from dstack.report import prediction_text
 from dstack.report.check_json import check_json
 from dstack.report.finding import standing
 from dstack.report.page.page_maker import PageMaker
@@ -24,6 +25,7 @@ from dstack.report.summaries import headline
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of
+from dstack.watch.predictions import PossibleDeadlocks
 from dstack.watch.rolling_profile import MAX_PAUSE_S, RollingProfile, pauses
 from dstack.watch.settings import WatchSettings
 from dstack.watch.snapshot_saver import SnapshotDirectory, SnapshotSaver, WrittenFiles
@@ -48,6 +50,7 @@ class ClusterWatch:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
         self._findings = FindingTracker(settings.stuck_after_s)
+        self._possible = PossibleDeadlocks() if settings.predict else None
         options = ReadingOptions(logs="none" if settings.no_logs else "concerned")
         self._collector = Collector(self._address, Terms(settings.timeout_s, options, history=SAVED_HISTORY))
         self._profile = _rolling_profile(settings, self._address, self._events)
@@ -78,10 +81,11 @@ class ClusterWatch:
                 (self._figures.polls, "poll"),
                 (self._figures.snapshots, "snapshot"),
                 (self._found.total(), "finding"),
+                *([(len(self._possible), "possible deadlock")] if self._possible is not None else []),
             )
             done = ", ".join(plural(count, what) for count, what in counts)
             lost = f"; {plural(self._saver.unsaved, 'snapshot')} not saved" if self._saver.unsaved else ""
-            has_files = self._found or (self._profile is not None and self._profile.has_saved)
+            has_files = self._found or self._possible or (self._profile is not None and self._profile.has_saved)
             replay = f"; to replay: dstack tui {shlex.quote(self._settings.directory)}" if has_files else ""
             text = f"after {duration(time.monotonic() - self._began)}: {done}{lost}{replay}"
             self._events.emit("stopped", text, within_s=LAST_EVENT_S)
@@ -131,8 +135,12 @@ class ClusterWatch:
         unchanged = self._progress.unchanged_for(self._settings.stuck_after_s, now)
         has_progress = self._findings.has_progress(self._progress.present)
         if reason := self._trigger.reason(unchanged, now, has_progress=has_progress):
-            self._inspect(reason, unchanged)
-        elif not unchanged:
+            self._events.emit("looking", reason)
+            self._inspect(unchanged)
+            return True
+        if self._possible is not None and self._trigger.may_predict(now):
+            self._inspect(unchanged, is_only_to_predict=True)
+        if not unchanged:
             self._figures = replace(self._figures, waits={}, oldest_wait_s=0.0)
         return True
 
@@ -165,9 +173,8 @@ class ClusterWatch:
             self._events.emit("back", f"{cluster.address} is reachable again after {away}")
             self._lost_at, self._pauses = None, pauses()
 
-    def _inspect(self, reason: str, unchanged: frozenset[Item]) -> None:
-        """Takes a snapshot, and reports findings that are new, lasting or over."""
-        self._events.emit("looking", reason)
+    def _inspect(self, unchanged: frozenset[Item], *, is_only_to_predict: bool = False) -> None:
+        """Takes a snapshot, and reports findings that are new, lasting or over, and possible deadlocks that are new."""
         before = spent_s()
         try:
             snapshot = self._collector.take()
@@ -175,10 +182,12 @@ class ClusterWatch:
             self._trigger.note_failure(time.monotonic())
             self._events.emit("failed", f"no snapshot: {error}")
             return
-        if self._profile is not None:
+        if self._profile is not None and not is_only_to_predict:
             self._profile.save_soon()
+        if self._possible is not None:
+            snapshot = self._possible.completed(snapshot)
         try:
-            self._compare(AnalysedSnapshot.of(snapshot))
+            self._compare(AnalysedSnapshot.of(snapshot), is_only_to_predict=is_only_to_predict)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             file = self._saver.save(snapshot, with_page=False).snapshot or "a snapshot"
@@ -187,7 +196,7 @@ class ClusterWatch:
         has_unproven = bool(self._findings.unproven)
         self._trigger.note_snapshot(unchanged, time.monotonic(), spent_s() - before, has_unproven=has_unproven)
 
-    def _compare(self, analysed: AnalysedSnapshot) -> None:
+    def _compare(self, analysed: AnalysedSnapshot, *, is_only_to_predict: bool) -> None:
         now, diagnosis = time.monotonic(), analysed.diagnosis
         changes = self._findings.update(analysed, now)
         self._findings.track(self._progress.present)
@@ -203,9 +212,18 @@ class ClusterWatch:
             workers_seen=diagnosis.coverage.workers,
             snapshots=self._figures.snapshots + 1,
         )
-        self._report(analysed, changes, now)
+        files = self._report(analysed, changes, now)
+        if changes == Changes() and not is_only_to_predict:
+            seen, shown = diagnosis.coverage.workers, headline(diagnosis)
+            read = f"read {seen.observed} of {seen.total} workers and drivers"
+            self._events.emit("seen", f"{diagnosis.verdict}: {shown}; {read}")
+        for one in self._possible.new(analysed) if self._possible is not None else ():
+            files = files or self._saver.save(analysed.snapshot)
+            text = f"{prediction_text.headline(one)}; {files}"
+            self._events.emit("possible", text, possible_deadlock=one, file=files.snapshot, page=files.page)
 
-    def _report(self, analysed: AnalysedSnapshot, changes: Changes, now: float) -> None:
+    def _report(self, analysed: AnalysedSnapshot, changes: Changes, now: float) -> WrittenFiles | None:
+        """Reports what has changed; returns the files of the snapshot if it was saved for that."""
         for over in changes.over:
             self._events.emit("over", f"{over.kind} ended after {duration(now - over.began_s)}: {over.summary}")
         for one, into in changes.merged:
@@ -215,13 +233,10 @@ class ClusterWatch:
             more = f"; and {len(changes.lasting) - 1} more" * (len(changes.lasting) > 1)
             age = duration(now - oldest.began_s)
             self._events.emit("lasting", f"{oldest.kind} for {age}: {oldest.summary}{more}")
-        if changes.new:
-            self._report_new(analysed, changes.new, self._saver.save(analysed.snapshot))
-        diagnosis = analysed.diagnosis
-        seen = diagnosis.coverage.workers
-        if changes == Changes():
-            read = f"read {seen.observed} of {seen.total} workers and drivers"
-            self._events.emit("seen", f"{diagnosis.verdict}: {headline(diagnosis)}; {read}")
+        files = self._saver.save(analysed.snapshot) if changes.new else None
+        if files is not None:
+            self._report_new(analysed, changes.new, files)
+        return files
 
     def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: WrittenFiles) -> None:
         documents = json.loads(check_json(analysed))["findings"]

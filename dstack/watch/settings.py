@@ -10,7 +10,8 @@ class WatchSettings:
     """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots.
 
     ``html`` saves a page beside each snapshot. ``profile_hz`` is the rate of the rolling profile, None for no profile.
-    ``no_logs`` reads no logs of the processes that findings concern.
+    ``no_logs`` reads no logs of the processes that findings concern. With ``predict``, snapshots are also taken while
+    everything makes progress, and possible deadlocks are reported.
     """
 
     address: str | None
@@ -26,3 +27,4 @@ class WatchSettings:
     html: bool = False
     profile_hz: float | None = None
     no_logs: bool = False
+    predict: bool = False

@@ -71,10 +71,9 @@ class SnapshotTrigger:
         self._stuck_after_s = stuck_after_s
         self._share = share
         self._known: frozenset[Item] = frozenset()
-        self._not_before_s = float("-inf")
+        self._not_before_s = self._last_s = float("-inf")
         self._again_at_s = float("inf")
         self._gap_s = 0.0
-        self._last_s = 0.0
         self._failures = 0
 
     def reason(self, unchanged: frozenset[Item], now_s: float, *, has_progress: bool = False) -> str | None:
@@ -89,6 +88,10 @@ class SnapshotTrigger:
         if unchanged and now_s >= self._again_at_s:
             return f"still no progress, {now_s - self._last_s:.0f} s after the last snapshot: {_counted(unchanged)}"
         return None
+
+    def may_predict(self, now_s: float) -> bool:
+        """Whether the last snapshot is so old that one for a prediction alone is due."""
+        return now_s >= max(self._not_before_s, self._last_s + self._stuck_after_s)
 
     def note_snapshot(
         self, unchanged: frozenset[Item], now_s: float, cost_s: float, *, has_unproven: bool = False

@@ -45,6 +45,27 @@ print("ready", flush=True)
 while True:
     ray.get(step.remote())
 """
+SHOPS = """
+import ray, time
+ray.init()
+@ray.remote(num_cpus=0)
+class Shop:
+    def meet(self, other):
+        self.other = other
+    def ping(self):
+        return 1
+    def work(self):
+        return ray.get(self.other.ping.remote())
+a, b = Shop.remote(), Shop.remote()
+ray.get([a.meet.remote(b), b.meet.remote(a)])
+first = a.work.remote()
+time.sleep(0.2)
+ray.get([first, b.work.remote()])
+print("ready", flush=True)
+while True:
+    ray.get(a.ping.remote())
+    time.sleep(0.1)
+"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,18 @@ def watching(cluster: RayCluster, directory: Path, *options: str) -> Iterator[Wa
         one = Watching(child, files)
         one.wait_for("started")
         yield one
+
+
+def test_a_deadlock_that_is_possible_is_told_once_while_all_is_well(cluster: RayCluster, tmp_path: Path) -> None:
+    program = tmp_path / "shops.py"
+    program.write_text(SHOPS)
+    with cluster.run_example(program), watching(cluster, tmp_path, "--predict") as watch:
+        (event,) = watch.wait_for("possible")
+
+    assert event["text"].startswith("2 calls of Shop.work wait for each other for ever")
+    assert dstack("check", event["file"]).returncode in (0, 4)
+    done = dstack("predict", str(watch.files), "--error")
+    assert (done.returncode, "POSSIBLE DEADLOCK" in done.stdout) == (1, True)
 
 
 def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:

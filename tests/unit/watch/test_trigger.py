@@ -205,3 +205,15 @@ def test_snapshots_take_at_most_their_share_of_time_and_miss_nothing(
         assert all(at_s - since <= cost_s / SHARE for since in new_since.values())
     gaps = [after - before for before, after in pairwise(timeline.began_at)]
     assert all(cost_s <= SHARE * gap * 1.000001 for gap in gaps)
+
+
+def test_a_prediction_gets_a_snapshot_if_the_last_one_is_old_and_its_cost_is_paid() -> None:
+    trigger = SnapshotTrigger(STUCK_AFTER_S, SHARE)
+    assert trigger.may_predict(0.0)
+
+    trigger.note_snapshot(frozenset(), 0.0, cost_s=0.1)
+    assert [at for at in range(0, 100, 10) if trigger.may_predict(at)] == [60, 70, 80, 90]
+
+    trigger.note_snapshot(frozenset(), 100.0, cost_s=0.9)
+    assert not trigger.may_predict(180.0)
+    assert trigger.may_predict(190.0)
