@@ -19,7 +19,8 @@ from dstack.errors import DstackError, UsageError
 from dstack.explore.family import VARIABLE, Disturbance, Reaper, end, members
 from dstack.explore.settings import Amount, Kills, Setting, Stops
 from dstack.model.diagnosis import FAILING, Finding
-from dstack.probes.connection.own_cluster import REPORT_INTERVAL_MS, addresses_of
+from dstack.probes.connection.cluster_variables import DELAYS, REPORT_INTERVAL_MS, RESOURCES
+from dstack.probes.connection.own_cluster import addresses_of
 
 Result = Literal["hang", "passed", "failed", "infeasible", "undecided", "cancelled"]
 """``infeasible``: the program asks for more of a resource than the setting has. ``undecided``: neither had it ended nor
@@ -38,7 +39,7 @@ NODES_SETTLE_S = 10.0
 """After which what no node has never comes: nothing but the program can add nodes to its cluster."""
 REPORTS_EVENTS = {REPORT_INTERVAL_MS: "100"}
 """Has Ray's processes report their tasks ten times a second instead of once: programs may end soon."""
-_FOREIGN = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_testing_asio_delay_us", "RAY_OVERRIDE_RESOURCES")
+_FOREIGN = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", DELAYS, RESOURCES)
 
 
 @dataclass(frozen=True)

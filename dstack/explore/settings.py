@@ -1,8 +1,7 @@
 """What makes a run differ from a plain one, as a value that repeats it; how settings are chosen and made smaller.
 
-Ray delays RPCs by ``RAY_testing_asio_delay_us``, which its release binaries understand (seen on 2.46 to 2.60). A delay
-with two bounds is drawn at random in C++, without a seed, so the same setting gives other orders; an exact delay does
-not. ``RAY_OVERRIDE_RESOURCES`` replaces the amounts that ``ray.init`` is called with, CPUs included.
+A delay with two bounds is drawn at random by Ray, without a seed: then the same setting gives other orders. An exact
+delay does not.
 """
 
 from __future__ import annotations
@@ -13,37 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dstack.errors import UsageError
+from dstack.probes.connection.cluster_variables import DELAYED_METHODS, DELAYS, RESOURCES
 from dstack.words import listed
 
-
-class Method(NamedTuple):
-    """What a delay of Ray's ``names`` makes late; one name is enough, another Ray may have another one."""
-
-    late: str
-    names: tuple[str, ...]
-
-
-METHODS: Mapping[str, Method] = {
-    "PushTask": Method("calls", ("CoreWorkerService.grpc_server.PushTask",)),
-    "TaskReply": Method("results", ("CoreWorkerService.grpc_client.PushTask",)),
-    "RequestWorkerLease": Method("starts of tasks", ("NodeManagerService.grpc_server.RequestWorkerLease",)),
-    "ReturnWorkerLease": Method(
-        "the reuse of workers",
-        ("NodeManagerService.grpc_server.ReturnWorkerLease", "NodeManagerService.grpc_server.ReturnWorker"),
-    ),
-    "CreateActor": Method("new actors", ("ActorInfoGcsService.grpc_server.CreateActor",)),
-    "GetObjectStatus": Method("values of other owners", ("CoreWorkerService.grpc_server.GetObjectStatus",)),
-    "ReportGeneratorItemReturns": Method(
-        "items of streams", ("CoreWorkerService.grpc_server.ReportGeneratorItemReturns",)
-    ),
-    "CreatePlacementGroup": Method(
-        "placement groups", ("PlacementGroupInfoGcsService.grpc_server.CreatePlacementGroup",)
-    ),
-}
-"""Each was measured to delay what it says on 2.60. The binaries of 2.46 have the same names, and ``ReturnWorker``."""
 SHORTEST_MS, LONGEST_MS = 30, 1000
 PLAIN = "plain"
 _DELAY = re.compile(r"(\d+)(?:-(\d+))?ms")
@@ -52,7 +26,7 @@ _FORM = "A setting is a list such as: PushTask=0-60ms CPU=3 PYTHONHASHSEED=7 sto
 
 @dataclass(frozen=True)
 class Delay:
-    """A method of :data:`METHODS`, or a name of Ray's own, whose calls are handled that many milliseconds later."""
+    """A method of :data:`DELAYED_METHODS`, or a name of Ray's own, handled so many milliseconds late."""
 
     method: str
     least_ms: int
@@ -97,7 +71,7 @@ class Stops:
 
 @dataclass(frozen=True)
 class Kills:
-    """How many workers are killed during the run."""
+    """How many workers are killed while they run something."""
 
     count: int
     seed: int
@@ -131,10 +105,10 @@ class Setting:
         rows = [
             f"{name}={one.least_ms * 1000}:{one.most_ms * 1000}"
             for one in delays
-            for name in (METHODS[one.method].names if one.method in METHODS else (one.method,))
+            for name in (DELAYED_METHODS[one.method].names if one.method in DELAYED_METHODS else (one.method,))
         ]
-        found = {"RAY_testing_asio_delay_us": ",".join(rows)} if rows else {}
-        found |= {"RAY_OVERRIDE_RESOURCES": json.dumps(amounts)} if amounts else {}
+        found = {DELAYS: ",".join(rows)} if rows else {}
+        found |= {RESOURCES: json.dumps(amounts)} if amounts else {}
         seeds = [str(one.seed) for one in self.parts if isinstance(one, HashSeed)]
         return found | ({"PYTHONHASHSEED": seeds[-1]} if seeds else {})
 
@@ -170,7 +144,7 @@ def _part(text: str) -> Part:
             return Stops(most, int(seed))
         if least <= most and not seed and name:
             return Delay(name, least, most)
-    if name and name not in (*METHODS, "stop", "kill") and value.isdigit() and not seed:
+    if name and name not in (*DELAYED_METHODS, "stop", "kill") and value.isdigit() and not seed:
         return Amount(name, int(value))
     raise UsageError(f"{text} is not a part of a setting.", _FORM)
 
@@ -179,8 +153,8 @@ def _words(part: Part) -> str:
     match part:
         case Delay(method, least, most):
             span = f"{most}" if least == most else f"{least}-{most}"
-            if method in METHODS:
-                return f"{METHODS[method].late} delayed by {span} ms ({method})"
+            if method in DELAYED_METHODS:
+                return f"{DELAYED_METHODS[method].late} delayed by {span} ms ({method})"
             return f"{method} delayed by {span} ms"
         case Amount(resource, amount):
             return f"{resource} set to {amount}"
@@ -267,7 +241,7 @@ def _fewer(random: Random, known: Mapping[str, int]) -> Iterator[Part]:
 
 def _several(random: Random, known: Mapping[str, int]) -> Iterator[Part]:
     """Several methods at random, so that calls overtake each other."""
-    methods = random.sample(sorted(METHODS), random.randint(2, 4))
+    methods = random.sample(sorted(DELAYED_METHODS), random.randint(2, 4))
     yield from (Delay(method, 0, _length_ms(random)) for method in sorted({"PushTask", *methods}))
     if random.random() < 0.3:
         yield from _fewer(random, known)

@@ -18,8 +18,9 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError
 from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot, TaskAttempt
+from dstack.probes.connection.cluster_variables import REPORT_INTERVAL_MS
 from dstack.probes.connection.connect import connect
-from dstack.probes.connection.own_cluster import REPORT_INTERVAL_MS, connected_cluster
+from dstack.probes.connection.own_cluster import connected_cluster
 from dstack.probes.node.outlines import TestOutlines
 from dstack.probes.ray_state.control_plane import take_inventory
 from dstack.probes.ray_state.task_events import ask_history

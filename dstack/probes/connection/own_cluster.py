@@ -25,8 +25,6 @@ from dstack.model.snapshot import Snapshot, Worker
 from dstack.probes.connection.hosts import canonical
 
 _FLAG = "--gcs-address="
-REPORT_INTERVAL_MS = "RAY_task_events_report_interval_ms"
-"""The variable that says how often the processes of a cluster report task events; 1000 by default (2.46 to 2.60)."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import pytest
 
 from dstack.errors import UsageError
 from dstack.explore.settings import (
-    METHODS,
     Amount,
     Delay,
     HashSeed,
@@ -20,6 +19,7 @@ from dstack.explore.settings import (
     smaller,
     weaker,
 )
+from dstack.probes.connection.cluster_variables import DELAYED_METHODS
 
 EACH = Setting((Delay("PushTask", 0, 60), Amount("CPU", 3), HashSeed(7), Stops(200, 5), Kills(1, 4)))
 SEEDS, RUNS = range(20), range(40)
@@ -66,7 +66,7 @@ def test_the_first_run_is_plain_and_each_run_repeats_by_its_seed() -> None:
 def test_a_search_varies_every_method_and_every_resource() -> None:
     capacity = {"CPU": 64.0, "GPU": 4.0, "license": 2.0, "node:127.0.0.1": 1.0}
     parts = [part for seed in SEEDS for one in chosen(seed, capacity) for part in one.parts]
-    assert {part.method for part in parts if isinstance(part, Delay)} == METHODS.keys()
+    assert {part.method for part in parts if isinstance(part, Delay)} == DELAYED_METHODS.keys()
     amounts = {(part.resource, part.amount) for part in parts if isinstance(part, Amount)}
     assert {name for name, _ in amounts} >= {"CPU", "GPU", "license"}
     assert {amount for name, amount in amounts if name == "CPU"} == {1, 2, 3, 32, 63, 65}
