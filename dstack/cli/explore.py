@@ -47,7 +47,7 @@ RUN_ALONE = "Run it by itself; explore needs a program that ends."
     metavar="N",
     help="Runs at once. [default: one for every two CPUs and 1.5 GiB of free memory]",
 )
-@click.option("--kill", is_flag=True, help="In some runs, kill workers.")
+@click.option("--kill", is_flag=True, help="In some runs, kill workers that run a task or an actor.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the smallest setting that hangs.")
 @click.option("--repeat", metavar="SETTING", help="Run the program under this setting only.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")

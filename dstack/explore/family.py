@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dstack.probes.connection.own_cluster import IDLE_TITLE, worker_title
 from dstack.processes.child import Child, outlive_parent
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ END_S = 10.0
 PAUSE_S, SCANS = 0.05, 2
 PULSE_S = (0.05, 0.4)
 """How long all workers run between two stops, at least and at most."""
+KILLED_WITHIN_S = (0.1, 4.0)
+"""When a worker is killed, after the first one has begun to run something."""
 
 
 def members(directory: str) -> list[psutil.Process]:
@@ -102,41 +105,65 @@ def main(parent: Parent) -> None:
 class Disturbance:
     """A thread that stops workers of a run for a moment now and then, or kills some; a context manager.
 
-    Workers are stopped only while nothing holds ``lock``.
+    Workers are stopped only while nothing holds ``lock``. Those that run something are killed, at times since the first
+    of them began which the seed decides, as it does of their place in the order in which they began.
     """
 
-    def __init__(self, directory: str, *, stop_ms: int = 0, kills: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, directory: str, *, stop_ms: int = 0, stop_seed: int = 0, kills: int = 0, kill_seed: int = 0
+    ) -> None:
         self.lock = threading.Lock()
+        self.killed: list[str] = []
         self._directory = directory
         self._stop_ms = stop_ms
-        self._kills = kills
-        self._random = Random(seed)
+        self._random = Random(stop_seed)
+        self._kills = planned_kills(kills, kill_seed)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dstack-disturbance", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name="dstack-disturbance", daemon=True)
+            for target in (*([self._stop_some] if stop_ms else []), *([self._kill_some] if kills else []))
+        ]
 
     def __enter__(self) -> Disturbance:
-        if self._stop_ms or self._kills:
-            self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
-        kill_after = [self._random.uniform(*PULSE_S) * 10 for _ in range(self._kills)]
-        while not self._over.wait(self._random.uniform(*PULSE_S)):
-            workers = [process for process in members(self._directory) if _is_worker(process)]
-            if not workers:
-                continue
-            worker = self._random.choice(sorted(workers, key=lambda process: process.pid))
-            if kill_after:
-                self._over.wait(kill_after.pop())
+    def _workers(self, *, are_busy: bool) -> list[psutil.Process]:
+        """The workers of the run, in the order in which they began."""
+        found: list[tuple[float, int, psutil.Process]] = []
+        for process in members(self._directory):
+            title = worker_title(process)
+            if title and not (are_busy and title == IDLE_TITLE):
                 with contextlib.suppress(psutil.Error):
-                    worker.kill()
-            elif self._stop_ms:
-                self._stop(worker)
+                    found.append((process.create_time(), process.pid, process))
+        return [process for _, _, process in sorted(found)]
+
+    def _stop_some(self) -> None:
+        while not self._over.wait(self._random.uniform(*PULSE_S)):
+            if workers := self._workers(are_busy=False):
+                self._stop(self._random.choice(workers))
+
+    def _kill_some(self) -> None:
+        while not self._workers(are_busy=True) and not self._over.wait(PAUSE_S):
+            pass
+        began = time.monotonic()
+        for at_s, place in self._kills:
+            self._over.wait(began + at_s - time.monotonic())
+            while not (workers := self._workers(are_busy=True)) and not self._over.wait(PAUSE_S):
+                pass
+            if self._over.is_set():
+                return
+            worker = workers[int(place * len(workers))]
+            with contextlib.suppress(psutil.Error):
+                what = worker_title(worker).removeprefix("ray::")
+                worker.kill()
+                self.killed.append(what)
 
     def _stop(self, worker: psutil.Process) -> None:
         with self.lock, contextlib.suppress(psutil.Error):
@@ -147,8 +174,7 @@ class Disturbance:
                 worker.send_signal(signal.SIGCONT)
 
 
-def _is_worker(process: psutil.Process) -> bool:
-    """Whether it runs tasks or an actor: Ray names such processes ``ray::NAME`` (2.46 to 2.60)."""
-    with contextlib.suppress(psutil.Error):
-        return process.name().startswith("ray::")
-    return False
+def planned_kills(count: int, seed: int) -> list[tuple[float, float]]:
+    """When workers are killed, in seconds, and which: their places from 0 to below 1 among those that run something."""
+    random = Random(seed)
+    return sorted((random.uniform(*KILLED_WITHIN_S), random.random()) for _ in range(count))

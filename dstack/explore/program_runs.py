@@ -47,8 +47,8 @@ class Run:
     """How a run under a setting went.
 
     ``analysed`` is the snapshot with the hang, else the last one, if there was any; of a run that has ended it is kept
-    only if it was plain. ``exit_code`` and ``last_lines`` are those of a program that has ended; ``capacity`` has the
-    resources of its cluster, by name.
+    only if it was plain. ``exit_code`` and ``last_lines`` are those of a program that has ended. ``killed`` are the
+    killed workers, by what they ran; ``capacity`` has the resources of its cluster, by name.
     """
 
     setting: Setting
@@ -57,6 +57,7 @@ class Run:
     analysed: AnalysedSnapshot | None = field(default=None, repr=False)
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
+    killed: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> Mapping[str, float]:
@@ -115,7 +116,8 @@ class ProgramRuns:
         program.wait()
         code = program.returncode if result in ("passed", "failed") else None
         kept = watched.last if not setting.parts or result not in ("passed", "failed") else None
-        return Run(setting, result, time.monotonic() - began, kept, code, lines)
+        killed = tuple(watched.disturbance.killed)
+        return Run(setting, result, time.monotonic() - began, kept, code, lines, killed)
 
     def _begun(self, environment: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
@@ -179,7 +181,8 @@ class _Watched:
             directory,
             stop_ms=stops.most_ms if stops else 0,
             kills=kills.count if kills else 0,
-            seed=(stops or kills or Stops(0, 0)).seed,
+            stop_seed=stops.seed if stops else 0,
+            kill_seed=kills.seed if kills else 0,
         )
         self._program = program
         self._directory = directory

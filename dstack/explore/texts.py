@@ -23,13 +23,16 @@ RESULTS: Mapping[Result, str] = {
 
 
 def run_line(run: Run) -> str:
-    """One run: its setting, its result, and what follows from that."""
+    """One run: its setting, what was killed, its result, and what follows from that."""
     more = {
         "hang": f": {headline(run.analysed.diagnosis)}" if run.analysed else "",
         "failed": f" with exit code {run.exit_code}: {run.last_lines[-1] if run.last_lines else 'no output'}",
         "undecided": f": {headline(run.analysed.diagnosis)}" if run.analysed else ": it had no cluster of its own",
     }
-    return visible(f"{RESULTS[run.result]} after {duration(run.seconds)}, {run.setting}{more.get(run.result, '')}")
+    killed = f" (killed {listed(run.killed)})" if run.killed else ""
+    return visible(
+        f"{RESULTS[run.result]} after {duration(run.seconds)}, {run.setting}{killed}{more.get(run.result, '')}"
+    )
 
 
 def counted(runs: Sequence[Run]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,10 @@ from dstack.model.snapshot import Snapshot, Worker
 from dstack.probes.connection.hosts import canonical
 
 _FLAG = "--gcs-address="
+IDLE_TITLE = "ray::IDLE"
+WORKER_TITLE = re.compile(r"ray::(?!IDLE_|SPILL_|RESTORE_|DELETE_|DashboardA|RuntimeEnv)")
+"""The name of a process that runs calls or an actor, or waits for a call; agents, and workers that move objects, have
+others (Ray 2.46 to 2.60). The kernel keeps 15 characters of a name."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,14 @@ def _gcs_addresses(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return [word.removeprefix(_FLAG) for word in process.cmdline() if word.startswith(_FLAG)]
     return []
+
+
+def worker_title(process: psutil.Process) -> str:
+    """How Ray names a worker: ``ray::`` and what it runs, :data:`IDLE_TITLE` if nothing; empty for other processes."""
+    with contextlib.suppress(psutil.Error):
+        title = process.name()
+        return title if WORKER_TITLE.match(title) else ""
+    return ""
 
 
 def require_no_client() -> None:

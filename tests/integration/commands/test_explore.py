@@ -26,6 +26,19 @@ PROGRAMS = ROOT / "tests" / "explore_programs"
 CAN_HANG = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "__init__")
 HEALTHY = sorted(path.stem for path in (PROGRAMS / "healthy").glob("*.py") if path.stem != "__init__")
 SEARCH_S = 3000.0
+RESTARTING = """
+import ray, time
+ray.init(num_cpus=2, include_dashboard=False)
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class Steady:
+    def step(self):
+        time.sleep(0.2)
+actors = [Steady.remote() for _ in range(2)]
+until = time.monotonic() + 6
+while time.monotonic() < until:
+    ray.get([one.step.remote() for one in actors])
+"""
+"""Its actors start again, and its calls are repeated."""
 
 
 def test_a_program_hangs_under_a_setting_and_its_snapshot_is_kept(tmp_path: Path) -> None:
@@ -40,6 +53,20 @@ def test_a_program_hangs_under_a_setting_and_its_snapshot_is_kept(tmp_path: Path
     assert "It hangs with calls delayed by 300 ms (PushTask) alone: 1 of 1 run.\n" in done.stdout
     assert "again: hung after" in done.stderr
     assert "DEADLOCK  Peer.work of actor" in dstack("show", str(file)).stdout
+
+
+@pytest.mark.exhaustive
+def test_workers_are_killed_and_a_program_that_expects_it_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "restarting.py"
+    program.write_text(RESTARTING)
+    tag: Tag = ("DSTACK_TEST_TAG", uuid4().hex)
+    with own_environment() as environment:
+        arguments = ("explore", "--repeat", "kill=2#7", "--runs", "2", "-v", "--", sys.executable, str(program))
+        done = dstack(*arguments, environment={**environment, tag[0]: tag[1]}, timeout_s=SEARCH_S)
+
+    assert (done.returncode, done.stdout) == (0, "None of 2 runs hung: 2 passed.\n"), done
+    assert re.findall(r"killed (\w+)[.\w]* and (\w+)", done.stderr) == [("Steady", "Steady")] * 2
+    assert not carrying(tag)
 
 
 @pytest.mark.parametrize(
