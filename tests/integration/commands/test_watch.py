@@ -46,8 +46,9 @@ while True:
     ray.get(step.remote())
 """
 SHOPS = """
-import ray, time
+import ray, sys, time
 ray.init()
+time.sleep(float(sys.argv[1]) if sys.argv[1:] else 0)
 @ray.remote(num_cpus=0)
 class Shop:
     def meet(self, other):
@@ -62,10 +63,11 @@ first = a.work.remote()
 time.sleep(0.2)
 ray.get([first, b.work.remote()])
 print("ready", flush=True)
-while True:
+while not sys.argv[1:]:
     ray.get(a.ping.remote())
     time.sleep(0.1)
 """
+"""Two actors that ask each other. With a number of seconds it begins so late, and ends."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,19 @@ def test_a_deadlock_that_is_possible_is_told_once_while_all_is_well(cluster: Ray
     assert dstack("check", event["file"]).returncode in (0, 4)
     done = dstack("predict", str(watch.files), "--error")
     assert (done.returncode, "POSSIBLE DEADLOCK" in done.stdout) == (1, True)
+
+
+@pytest.mark.exhaustive
+def test_the_last_calls_of_a_job_that_has_ended_are_predicted_from(cluster: RayCluster, tmp_path: Path) -> None:
+    program = tmp_path / "shops.py"
+    program.write_text(SHOPS)
+    with watching(cluster, tmp_path, "--predict") as watch:
+        command = [cluster.python, str(program), "10"]
+        done = subprocess.run(command, env=cluster.joining, check=True, capture_output=True, text=True, timeout=SOON_S)
+        assert "ready" in done.stdout
+        (event,) = watch.wait_for("possible")
+
+    assert "POSSIBLE DEADLOCK  2 calls of Shop.work" in dstack("predict", event["file"]).stdout
 
 
 def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:
