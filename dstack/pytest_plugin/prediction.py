@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError
 from dstack.model.prediction import PossibleDeadlock
-from dstack.model.snapshot import Snapshot, TaskAttempt
+from dstack.model.snapshot import Snapshot
 from dstack.probes.connection.cluster_variables import REPORT_INTERVAL_MS
 from dstack.probes.connection.connect import connect
 from dstack.probes.connection.own_cluster import connected_cluster
@@ -67,11 +67,20 @@ class Predictor:
         return [possible_text(one) for one in prediction.possible if self._is_new(one)]
 
     def _of_test(self, snapshot: Snapshot, item: pytest.Item, began: float) -> Snapshot:
-        """The snapshot with the calls since a test began, the actors from before, and the outlines of its file."""
+        """The snapshot with the calls of a test, which has passed, and the outlines of its file.
+
+        The test is what the driver runs, and has come to its end. Actors from before count if it has called them.
+        """
         history = snapshot.history
         if history is None:
             return snapshot
-        attempts = tuple(one for one in history.attempts if _is_of_test(one, began))
+        drivers = [one for one in history.attempts if one.kind == "DRIVER_TASK"]
+        ended = (replace(one, states={**one.states, "FINISHED": snapshot.taken_at}) for one in drivers)
+        calls = [one for one in history.attempts if one.kind != "DRIVER_TASK"]
+        own = [one for one in calls if min(one.states.values(), default=0.0) >= began]
+        called = {one.actor_id for one in own}
+        before = (one for one in calls if one.kind == "ACTOR_CREATION_TASK" and one not in own)
+        attempts = (*ended, *(one for one in before if one.actor_id in called), *own)
         jobs = {one.job_id for one in attempts}
         name = item.nodeid.partition("::")[2]
         path = str(Path(item.path).resolve())
@@ -82,11 +91,6 @@ class Predictor:
         is_new = possible.shape not in self._known
         self._known.add(possible.shape)
         return is_new
-
-
-def _is_of_test(attempt: TaskAttempt, began: float) -> bool:
-    is_lasting = attempt.kind in ("DRIVER_TASK", "ACTOR_CREATION_TASK")
-    return is_lasting or min(attempt.states.values(), default=0.0) >= began
 
 
 def _snapshot(address: str) -> Snapshot:

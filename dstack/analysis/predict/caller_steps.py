@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import TypeAlias
 
 from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.predict.source_walk import BEGIN, SourceWalk
 from dstack.analysis.solve.reordering import Acquire, Id, Release, Step, Submit, WaitFor
 from dstack.model.snapshot import TaskAttempt
 from dstack.observed.outlines import FunctionOutline
@@ -50,31 +51,19 @@ class Caller:
 class Order:
     """Where a caller waits for which of its calls, by its source, by samples, and by the times of its calls."""
 
-    def __init__(self, caller: Caller, sampled: Set[tuple[Id, str]]) -> None:
+    def __init__(self, caller: Caller, sampled: Set[tuple[Id, str]], *, is_whole: bool) -> None:
         self._caller = caller
         self._sampled = sampled
         self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()
         self.has_locks = any(step.kind == "acquire" or (step.kind == "wait" and step.name) for step in self.steps)
-        self.site_of = dict(self._sites())
+        self.walk = SourceWalk(self.steps, is_whole=is_whole)
+        has_ended = caller.attempt is not None and caller.attempt.state == "finished"
+        found = self.walk.sites([called(call) for call in caller.calls], has_ended=has_ended)
+        ids = (call.task.task_id for call in caller.calls)
+        self.site_of = {key: site for key, site in zip(ids, found, strict=True) if site is not None}
         self._waits: dict[int, tuple[int | None, bool | None]] = {}
         unsure = (number for number, one in enumerate(self.steps) if one.kind == "wait" and not one.of and not one.name)
         self.first_unsure = next(unsure, None)
-
-    def _sites(self) -> Iterator[tuple[str, int]]:
-        """The step of each call, where its name, and the order of several, leaves no doubt."""
-        steps: dict[str, list[int]] = defaultdict(list)
-        for number, step in enumerate(self.steps):
-            if step.kind == "call":
-                steps[step.name].append(number)
-        calls: dict[str, list[Attempt]] = defaultdict(list)
-        for call in self._caller.calls:
-            calls[called(call)].append(call)
-        for name, found in calls.items():
-            sites = steps.get(name, [])
-            if len(sites) == 1:
-                yield from ((call.task.task_id, sites[0]) for call in found)
-            elif len(sites) == len(found) and not any(self.steps[site].loops for site in sites):
-                yield from ((call.task.task_id, site) for call, site in zip(found, sites, strict=True))
 
     def wait_of(self, call: Attempt) -> tuple[int | None, bool | None]:
         """The step that waits for a call, and whether that is certain; None if it is unknown whether there is one."""
@@ -96,14 +85,6 @@ class Order:
         if wait is None:
             return None, None if later or step.escapes else False
         return wait, True if step.is_optional or not self.steps[wait].is_optional else None
-
-    def is_between(self, wait: int, site: int, then: int) -> bool | None:
-        """Whether a wait for the call of a step comes before the next call of another one; None if that is unknown."""
-        loops = self.steps[wait].loops
-        is_again = then <= site and bool(loops)
-        if wait < then or (is_again and loops == self.steps[site].loops):
-            return True
-        return None if is_again else False
 
     @property
     def ended(self) -> float | None:
@@ -246,11 +227,14 @@ class _OpenCalls:
         self._of_site: dict[int, list[Attempt]] = defaultdict(list)
         self._others: list[tuple[float, int, Attempt]] = []
         self._count = 0
+        self._last = BEGIN
+        """The last step that is known to have made a call."""
 
     def add(self, call: Attempt) -> None:
         """A call that was submitted; forgotten if the source shows that its caller never waits for it."""
         wait, is_certain = self._order.wait_of(call)
         site = self._order.site_of.get(call.task.task_id)
+        self._last = self._last if site is None else site
         if is_certain is False:
             return
         if wait is None or site is None or is_certain is None:
@@ -268,7 +252,7 @@ class _OpenCalls:
         found: list[_FoundWait] = []
         for site, calls in self._of_site.items():
             wait, _ = self._order.wait_of(calls[0]) if calls else (None, None)
-            is_between = self._order.is_between(wait, site, then) if wait is not None and then is not None else None
+            is_between = None if wait is None or then is None else self._order.walk.passes(wait, self._last, then)
             if not calls or is_between is False:
                 continue
             for call in calls:

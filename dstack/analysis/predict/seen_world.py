@@ -49,6 +49,7 @@ class SeenWorld:
         self._functions = {(job, function.name): function for job, one in known.items() for function in one.functions}
         self._classes = {(job, found.name): found for job, one in known.items() for found in one.classes}
         self._sampled = shown_waits
+        self._is_whole = not history.history.left_out + history.history.dropped
         self._servers = self._known_servers()
         self._arguments: dict[Id, tuple[Id, ...]] = {}
         self._setters: dict[str, Mapping[str, Attempt]] = {}
@@ -170,7 +171,8 @@ class SeenWorld:
 
     def _steps(self, caller: Caller) -> tuple[Step, ...]:
         actor_id = caller.attempt.task.actor_id if caller.attempt else None
-        found = CallerSteps(caller, Order(caller, self._sampled), self._setters_on(actor_id) if actor_id else {})
+        order = Order(caller, self._sampled, is_whole=self._is_whole)
+        found = CallerSteps(caller, order, self._setters_on(actor_id) if actor_id else {})
         self.places.update(((caller.key, position), place) for position, place in found.places.items())
         self._arguments.update(found.arguments)
         if found.unsure_from is not None:

@@ -266,9 +266,13 @@ class Gate:
         self.is_open.wait()
     {more}
 
+@ray.remote
+def helper(gate):
+    return gate.open.remote()
+
 def main():
     gate = Gate.remote()
-    ray.get([gate.open.remote(), gate.enter.remote(), gate.enter.remote()])
+    ray.get([helper.remote(gate), gate.enter.remote(), gate.enter.remote()])
 """
 
 
