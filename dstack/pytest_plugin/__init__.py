@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,7 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
 def pytest_runtest_call(item: pytest.Item) -> Wrapper:
     """Watches the test, then checks what it leaves stuck."""
     settings = item.config.stash[options.SETTINGS]
-    result = yield from (_profiled(item, settings.profile_s) if settings.profile_s else _watched(item, "call"))
+    with settings.predictor.during_test() if settings.predictor else nullcontext():
+        result = yield from (_profiled(item, settings.profile_s) if settings.profile_s else _watched(item, "call"))
     if settings.check == "end" or (settings.check == "module" and item.stash.get(options.IS_LAST_OF_MODULE, True)):
         _fail_if_stuck(item, settings)
     if settings.predictor is not None:

@@ -8,6 +8,8 @@ last second of a test.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from dstack.model.prediction import PossibleDeadlock
 from dstack.model.snapshot import Snapshot
 from dstack.probes.connection.cluster_variables import REPORT_INTERVAL_MS
 from dstack.probes.connection.connect import connect
-from dstack.probes.connection.own_cluster import connected_cluster
+from dstack.probes.connection.own_cluster import before_disconnecting, connected_cluster
 from dstack.probes.node.outlines import TestOutlines
 from dstack.probes.ray_state.control_plane import take_inventory
 from dstack.probes.ray_state.task_events import ask_history
@@ -37,7 +39,7 @@ MOST_CALLS = 20_000
 
 @dataclass
 class Predictor:
-    """Predicts at the end of each test, while its cluster is still there.
+    """Predicts at the end of each test, or of its connection to a cluster.
 
     ``spent_s`` is the time that it took, beside ``tests_s`` of the tests. Each possible deadlock is named once.
     """
@@ -45,26 +47,47 @@ class Predictor:
     address: str | None = None
     spent_s: float = 0.0
     tests_s: float = 0.0
+    _kept: list[Snapshot | ClusterError] = field(default_factory=list)
+    """The clusters that the test has disconnected from."""
     _known: set[object] = field(default_factory=set)
     _outlines: TestOutlines = field(default_factory=TestOutlines)
+
+    @contextmanager
+    def during_test(self) -> Iterator[None]:
+        """While a test runs: what Ray knows of its calls is kept before it calls ``ray.shutdown``."""
+        self._kept.clear()
+        with before_disconnecting(self._keep):
+            yield
+
+    def _keep(self) -> None:
+        own = connected_cluster()
+        if address := self.address or (own.address if own else None):
+            begin = time.monotonic()
+            try:
+                time.sleep(REPORTED_S)
+                self._kept.append(_snapshot(address))
+            except ClusterError as error:
+                self._kept.append(error)
+            self.spent_s += time.monotonic() - begin
 
     def at_end_of(self, item: pytest.Item, began: float) -> list[str]:
         """The texts of the deadlocks that the calls of a test make possible and no test before has shown.
 
         ``began`` is the Unix time at which its setup began. Raises :class:`dstack.ClusterError`.
         """
-        own = connected_cluster()
-        begin = time.monotonic()
         self.tests_s += time.time() - began
-        if own is None and self.address is None:
-            return []
+        self._keep()
+        begin = time.monotonic()
         try:
-            time.sleep(REPORTED_S)
-            snapshot = _snapshot(self.address or (own.address if own else ""))
-            prediction = AnalysedSnapshot.of(self._of_test(snapshot, item, began)).prediction
+            found = [one for kept in self._kept for one in self._possible(kept, item, began)]
         finally:
             self.spent_s += time.monotonic() - begin
-        return [possible_text(one) for one in prediction.possible if self._is_new(one)]
+        return [possible_text(one) for one in found if self._is_new(one)]
+
+    def _possible(self, kept: Snapshot | ClusterError, item: pytest.Item, began: float) -> Sequence[PossibleDeadlock]:
+        if isinstance(kept, ClusterError):
+            raise kept
+        return AnalysedSnapshot.of(self._of_test(kept, item, began)).prediction.possible
 
     def _of_test(self, snapshot: Snapshot, item: pytest.Item, began: float) -> Snapshot:
         """The snapshot with the calls of a test, which has passed, and the outlines of its file.

@@ -49,11 +49,13 @@ class SeenWorld:
         self._functions = {(job, function.name): function for job, one in known.items() for function in one.functions}
         self._classes = {(job, found.name): found for job, one in known.items() for found in one.classes}
         self._sampled = shown_waits
-        self._is_whole = not history.history.left_out + history.history.dropped
+        is_whole = not history.history.left_out + history.history.dropped
         self._servers = self._known_servers()
         self._arguments: dict[Id, tuple[Id, ...]] = {}
         self._setters: dict[str, Mapping[str, Attempt]] = {}
         self._callers = self._by_caller()
+        self._orders = {key: Order(one, self._sampled, is_whole=is_whole) for key, one in self._callers.items()}
+        self._sites = {key: site for order in self._orders.values() for key, site in order.site_of.items()}
         self.world = World(
             {key: self._run(key, self._steps(caller)) for key, caller in self._callers.items()},
             self._servers,
@@ -154,7 +156,8 @@ class SeenWorld:
         of_actor = task.actor_id is not None
         needs = {} if of_actor or task.placement_group_id else task.required_resources
         parent = self.attempts.get(task.parent_task_id or "")
-        shape = (task.name, tuple(one.task.name for one in caller.calls[:8]), parent.task.name if parent else None)
+        calls = tuple(one.task.name for one in caller.calls[:8])
+        shape = (task.name, calls, parent.task.name if parent else None, self._sites.get(task.task_id))
         after = self._arguments.get(key, ())
         creation = self._creation_of.get(task.actor_id or "")
         if creation is not None and creation != key:
@@ -171,8 +174,7 @@ class SeenWorld:
 
     def _steps(self, caller: Caller) -> tuple[Step, ...]:
         actor_id = caller.attempt.task.actor_id if caller.attempt else None
-        order = Order(caller, self._sampled, is_whole=self._is_whole)
-        found = CallerSteps(caller, order, self._setters_on(actor_id) if actor_id else {})
+        found = CallerSteps(caller, self._orders[caller.key], self._setters_on(actor_id) if actor_id else {})
         self.places.update(((caller.key, position), place) for position, place in found.places.items())
         self._arguments.update(found.arguments)
         if found.unsure_from is not None:

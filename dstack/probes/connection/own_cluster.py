@@ -7,17 +7,18 @@ Ray's own functions ask the core worker, which aborts the process while it is be
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -51,6 +52,29 @@ def connected_cluster() -> OwnCluster | None:
     if worker is None or node is None or not worker.connected:
         return None
     return OwnCluster(str(node.gcs_address), canonical(str(node.node_ip_address)), bool(node.head))
+
+
+@contextlib.contextmanager
+def before_disconnecting(do: Callable[[], None]) -> Iterator[None]:
+    """Call ``do`` whenever the program disconnects with ``ray.shutdown()``, before it takes effect."""
+    ray: Any = sys.modules.get("ray")
+    original = getattr(ray, "shutdown", None)
+    if original is None:
+        yield
+        return
+
+    @functools.wraps(original)
+    def shutdown(*arguments: object, **named: object) -> object:
+        if connected_cluster() is not None:
+            do()
+        return original(*arguments, **named)
+
+    ray.shutdown = shutdown
+    try:
+        yield
+    finally:
+        if ray.shutdown is shutdown:
+            ray.shutdown = original
 
 
 def begun_cluster() -> str | None:

@@ -99,7 +99,7 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
 def test_a_test_whose_calls_could_deadlock_in_another_order_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both tests pass without the prediction; the caller of the second one waits between its calls."""
+    """Both tests pass without the prediction; the caller of the first one waits between its calls."""
     pytester.makepyfile((PROGRAMS / "pytest_sessions/predicted_tests.py").read_text())
     with own_environment() as environment:
         for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):

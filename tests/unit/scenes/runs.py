@@ -24,16 +24,19 @@ DRIVER = "f" * 40 + JOB
 
 
 class Run:
-    """The calls of one job, whose program is ``source``: with a function ``main``, which is its own code."""
+    """The calls of one job, whose program is ``source``: with a function ``main``, which is its own code.
 
-    def __init__(self, folder: Path, source: str, **resources: float) -> None:
+    It runs ``until`` a time, or still.
+    """
+
+    def __init__(self, folder: Path, source: str, until: float | None = None, **resources: float) -> None:
         file = folder / "app.py"
         file.write_text(source)
         self.outline = outline_of_files([str(file)], (str(file), "main"), job_id=JOB)
         self._resources = {"CPU": 2.0, **resources}
         self._actors: list[Actor] = []
         self._attempts: list[TaskAttempt] = []
-        self._add("", "DRIVER_TASK", DRIVER, None, 0.0, 0.0, None, None, {})
+        self._add("", "DRIVER_TASK", DRIVER, None, 0.0, 0.0, until, None, {})
 
     def actor(self, class_name: str, **required: float) -> str:
         """Create an actor, right at the begin, and return its id."""

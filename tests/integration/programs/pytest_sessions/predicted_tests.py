@@ -1,4 +1,4 @@
-"""Tests that pass; the calls of the first one deadlock in another order."""
+"""Tests that pass; the calls of the last one deadlock in another order."""
 
 import time
 from collections.abc import Iterator
@@ -34,14 +34,15 @@ def shops(cluster: None) -> tuple[Any, Any]:
     return one, two
 
 
+def test_one_after_the_other(shops: tuple[Any, Any]) -> None:
+    one, two = shops
+    assert ray.get(one.work.remote()) == 1
+    assert ray.get(two.work.remote()) == 1
+
+
 def test_both_work(shops: tuple[Any, Any]) -> None:
     one, two = shops
     first = one.work.remote()
     time.sleep(0.2)
     assert ray.get([first, two.work.remote()]) == [1, 1]
-
-
-def test_one_after_the_other(shops: tuple[Any, Any]) -> None:
-    one, two = shops
-    assert ray.get(one.work.remote()) == 1
-    assert ray.get(two.work.remote()) == 1
+    ray.shutdown()  # as some tests do

@@ -80,6 +80,20 @@ def test_the_source_of_a_driver_counts_also_if_ray_keeps_no_task_of_it(tmp_path:
     assert AnalysedSnapshot.of(without).prediction.possible
 
 
+@pytest.mark.parametrize(("until", "is_possible"), [(2.0, True), (None, False)], ids=["it has ended", "it may loop on"])
+def test_calls_after_a_loop_are_not_those_in_it(until: float | None, is_possible: bool, tmp_path: Path) -> None:
+    """In the loop one call follows the other, behind it nothing is between them."""
+    calls = f"for _ in range(4):\n        ray.get(a.work.remote())\n        ray.get(b.work.remote())\n    {BOTH}"
+    run = Run(tmp_path, SHOPS.format(calls=calls, wait=GET, define="def", options=""), until)
+    a, b = run.actor("Shop"), run.actor("Shop")
+    for number in range(5):
+        for own, other, at in ((a, b, 0.1), (b, a, 0.21)):
+            work = run.call("Shop.work", number * 0.3 + at, number * 0.3 + at + 0.1, of=own)
+            run.call("Shop.ping", number * 0.3 + at + 0.05, number * 0.3 + at + 0.06, of=other, by=work)
+
+    assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
+
+
 @pytest.mark.parametrize(
     "guard",
     [

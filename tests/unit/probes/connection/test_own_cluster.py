@@ -11,16 +11,15 @@ import pytest
 import dstack
 from dstack.api import resolved
 from dstack.model.snapshot import Snapshot, Worker
-from dstack.probes.connection.own_cluster import OwnCluster, connected_cluster, own_worker
+from dstack.probes.connection.own_cluster import OwnCluster, before_disconnecting, connected_cluster, own_worker
 
 NODE = SimpleNamespace(gcs_address="10.0.0.1:6379", node_ip_address="10.0.0.2", head=False)
+CONNECTED = SimpleNamespace(global_worker=SimpleNamespace(connected=True), _global_node=NODE)
 
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = SimpleNamespace(connected=True)
-    module = SimpleNamespace(global_worker=worker, _global_node=NODE)
-    monkeypatch.setitem(sys.modules, "ray._private.worker", module)
+    monkeypatch.setitem(sys.modules, "ray._private.worker", CONNECTED)
 
 
 def a_worker(worker_id: str, ip: str, pid: int) -> Worker:
@@ -70,3 +69,19 @@ def test_ray_client_asks_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(dstack.UsageError, match="uses Ray Client"):
         resolved("auto")
     assert resolved("10.0.0.9:1") == "10.0.0.9:1"
+
+
+def test_something_is_done_before_a_program_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    ray = SimpleNamespace(shutdown=lambda **_: done.append("shutdown"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delitem(sys.modules, "ray._private.worker", raising=False)
+    original = ray.shutdown
+
+    with before_disconnecting(lambda: done.append("before")):
+        ray.shutdown()
+        monkeypatch.setitem(sys.modules, "ray._private.worker", CONNECTED)
+        ray.shutdown(wait_for_processes=True)
+
+    assert done == ["shutdown", "before", "shutdown"]
+    assert ray.shutdown is original
