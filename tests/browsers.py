@@ -13,7 +13,7 @@ from tests.processes import wait_until
 
 HAS_CHROMIUM = bool(shutil.which("chromium") and shutil.which("chromedriver"))
 DRAWN_S = 60.0
-LOADED_S = 20.0
+LOADED_S = 60.0
 LOADS = 3
 FLAGS = (
     "--headless=new",

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import OpenedRecording, Source
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @contextlib.asynccontextmanager

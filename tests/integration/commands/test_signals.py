@@ -18,7 +18,7 @@ from tests.clusters.ray_clusters import own_environment
 from tests.paths import RECORDED_CLUSTERS
 from tests.processes import Tag, carrying, wait_until
 
-LOADED_S = 30.0
+LOADED_S = 120.0
 """A deadline that only a hang exceeds; the exit code shows that a signal ended the command, and not a timeout."""
 PIPE = subprocess.PIPE
 WORDS = {SIGINT: "Interrupted.\n", SIGTERM: "Terminated.\n", SIGHUP: "The terminal was closed.\n"}

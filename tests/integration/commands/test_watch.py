@@ -29,10 +29,10 @@ from tests.processes import Child, carrying, command_line, running, wait_until
 
 pytestmark = pytest.mark.ray
 
-SOON_S = 40.0
+SOON_S = 120.0
 """Deadline for an event."""
 PIPE_BYTES = 4096
-ENDS_S = 30.0
+ENDS_S = 120.0
 """A deadline that only a hang exceeds; the exit code shows that a signal ended the watch, and not a timeout."""
 QUICK = ("--every", "0.2", "--stuck-after", "1", "--share", "1000")
 SLOW_TASK = """

@@ -37,7 +37,7 @@ from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def snapshot(after_s: float = 0.0) -> Snapshot:
