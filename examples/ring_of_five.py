@@ -9,7 +9,7 @@ Expected: deadlock
 Members: Member.pass_token, MemberWithThread.pass_token, thread "helper", MemberWithWait.pass_token
 Behind: driver ring_of_five.py
 Points at: ray.wait([minutes, passed], num_returns=2)
-Next step: Let Member.pass_token run while its actor waits: raise max_concurrency
+Next step: Do not wait for thread "helper" in MemberWithThread.pass_token (return first, or await asyncio.to_thread)
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Ledger.total, Ledger.entry
 Behind: driver self_call.py
 Points at: parts: list[int] = ray.get([me.entry.remote(0), me.entry.remote(1)])
-Next step: Call Ledger.entry as a plain method (self.entry())
+Next step: Run self.entry() in Ledger.total instead of a call on the actor's own handle
 """
 
 import os

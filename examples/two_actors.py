@@ -8,7 +8,7 @@ Expected: deadlock
 Members: Cashier.order, Kitchen.cook, Cashier.is_paid
 Behind: driver two_actors.py
 Points at: paid: bool = ray.get(self.cashier.is_paid.remote(dish))
-Next step: Let Cashier.is_paid run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Cashier to 2 (now 1)
 """
 
 import os

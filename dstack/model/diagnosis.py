@@ -444,6 +444,7 @@ class Advice(Model, frozen=True):
 
 
 CureKind = Literal[
+    "plain call",
     "slots",
     "concurrency group",
     "async methods",
@@ -453,6 +454,7 @@ CureKind = Literal[
     "more resources",
     "returned ref",
     "lock",
+    "barrier",
     "constructor",
     "threads",
     "arguments",

@@ -6,7 +6,7 @@ sales ask the stock how much is left. Neither program is wrong on its own.
 Expected: deadlock
 Members: Stock.left, Sales.sold
 Points at: sold: int = ray.get(sales.sold.remote())
-Next step: Let Sales.sold run while its actor waits: raise max_concurrency
+Next step: Return the ObjectRef instead of ray.get in Sales.sold
 """
 
 import os

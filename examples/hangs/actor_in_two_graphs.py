@@ -6,7 +6,7 @@ waits for the driver to execute its graph again. The driver waits for the second
 Expected: deadlock
 Members: driver actor_in_two_graphs.py, Model.__ray_call__, stage Model.embed
 Points at: print(ray.get(result, timeout=-1))
-Next step: Give each compiled graph its own actors, or call teardown() of the first graph
+Next step: Give each compiled graph actors of its own, or call teardown() of one before compiling the next
 """
 
 import os

@@ -6,7 +6,7 @@ Needs: two nodes
 Expected: deadlock
 Members: Parent.go, Child.ping
 Points at: return str(ray.get(child.ping.remote()))
-Next step: Leave CPU for Child.__init__
+Next step: Set num_cpus=0 for actor Parent
 """
 
 import os

@@ -6,7 +6,7 @@ hold the CPUs for as long as the driver holds their handles, and the driver wait
 Expected: deadlock
 Members: driver actors_for_life.py, Counter.__init__
 Points at: print(ray.get(counters[-1].count.remote()))
-Next step: Leave CPU for Counter.__init__: actor Counter
+Next step: Set num_cpus=0 for actor Counter, or start fewer of them
 """
 
 import os

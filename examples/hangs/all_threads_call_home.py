@@ -6,7 +6,7 @@ both threads, so neither `rate` can start.
 Expected: deadlock
 Members: Exchange.quote, Exchange.rate
 Points at: rate: float = ray.get(exchange.rate.remote())
-Next step: Call Exchange.rate as a plain method (self.rate())
+Next step: Run self.rate() in Exchange.quote instead of a call on the actor's own handle
 """
 
 import os

@@ -8,7 +8,7 @@ Members: merge, sorted_keys
 Points at: keys = ray.get(sorted_keys.remote(others[0]))
 Behind: driver argument_beside_own.py
 Needs: small object store
-Next step: Arguments in the object store are held until their task ends
+Next step: Give the nodes larger object stores, or pass less data as arguments, which tasks hold until they end
 """
 
 import os

@@ -6,7 +6,7 @@ asks the register. Ray runs calls of one caller to an actor in their order, so t
 Expected: deadlock
 Members: Clerk.write, Shop.total, Register.total, Register.enter
 Points at: return ray.get(self.register.total.remote())
-Next step: Create the argument before submitting the call that needs it
+Next step: Pass the ObjectRef to Register.enter inside a list, so that it starts without the value
 """
 
 import os

@@ -6,7 +6,7 @@ The stream may run two items ahead, then its producer waits until one is taken. 
 Expected: deadlock
 Members: driver async_backpressure.py, Decoder.frames, Decoder.close
 Points at: print(ray.get(decoder.close.remote()))
-Next step: Read the stream of Decoder.frames to its end before waiting for Decoder.close
+Next step: Raise max_concurrency of Decoder to 2 (now 1)
 """
 
 import os

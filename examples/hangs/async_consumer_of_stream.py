@@ -6,7 +6,7 @@ The stream may run two items ahead, then its producer waits until one is taken. 
 Expected: deadlock
 Members: Viewer.watch, Camera.frames, Camera.settings, driver async_consumer_of_stream.py
 Points at: settings: int = await camera.settings.remote()
-Next step: Read the stream of Camera.frames to its end before waiting for Camera.settings
+Next step: Read the stream of Camera.frames to its end before waiting for anything else
 """
 
 import os

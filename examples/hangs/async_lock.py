@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Vault.open, Guard.inspect, Vault.door
 Behind: driver async_lock.py
 Points at: async with self.lock:
-Next step: Do not hold a lock in Vault.open while waiting for a value or a call: Vault.door needs that lock
+Next step: Release the lock in Vault.open before it waits
 """
 
 import asyncio

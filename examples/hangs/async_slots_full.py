@@ -6,7 +6,7 @@ Expected: deadlock
 Members: Parrot.greet, Parrot.answer, Parrot.name
 Behind: driver async_slots_full.py
 Points at: return str(await other.name.remote())
-Next step: Let Parrot.name start while its actor awaits: raise max_concurrency
+Next step: Raise max_concurrency of Parrot to 2 (now 1)
 """
 
 import os

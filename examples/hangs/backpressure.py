@@ -6,7 +6,7 @@ a task that needs the GPU, which the producer holds.
 Expected: deadlock
 Members: driver backpressure.py, decode, total
 Points at: print(ray.get(total.remote()))
-Next step: Do not hold GPU while waiting for total, which needs it too
+Next step: Add 1 GPU
 """
 
 import os

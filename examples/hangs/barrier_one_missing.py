@@ -5,7 +5,7 @@ Two ranks are at the barrier. The third waits for the weights of the first, whic
 Expected: deadlock
 Members: Barrier.arrive, Rank.train_from
 Points at: weights: list[float] = ray.get(first.weights.remote())
-Next step: Let all parties reach the barrier before they wait for each other's calls
+Next step: Raise max_concurrency of Rank to 2 (now 1)
 """
 
 import os

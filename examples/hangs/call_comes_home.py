@@ -5,7 +5,7 @@ The bank asks the broker, the broker asks the lawyer, and the lawyer asks the ba
 Expected: deadlock
 Members: Bank.lend, Broker.value, Lawyer.check, Bank.owner
 Points at: owner: str = ray.get(bank.owner.remote())
-Next step: Let Bank.owner run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Bank to 2 (now 1)
 """
 
 import os

@@ -6,7 +6,7 @@ calls on an actor start only after its `__init__` has ended.
 Expected: deadlock
 Members: plugin:Plugin.__init__, Registry.register, Plugin.version
 Points at: self.number: int = ray.get(registry.register.remote(me))
-Next step: Do not wait in plugin:Plugin.__init__ for Registry.register, which depends on this actor
+Next step: Make the call of plugin:Plugin.__init__ after it has ended, or pass its result in as an argument
 """
 
 import os

@@ -6,7 +6,7 @@ room in it, although the cluster has enough CPUs.
 Expected: deadlock
 Members: Trial.fit, load
 Points at: rows: int = ray.get(load.remote())
-Next step: Leave CPU for load: actor Trial "trial"
+Next step: Set num_cpus=0 for actor Trial
 """
 
 import os

@@ -6,7 +6,7 @@ request of its own, for which the thread of `requests` is not free.
 Expected: deadlock
 Members: Server.handle, Server.write_log, Server.user
 Points at: user: str = ray.get(server.user.remote())
-Next step: Let Server.user run while its actor waits: raise max_concurrency
+Next step: Raise the threads of concurrency group requests of Server to 2 (now 1)
 """
 
 import os

@@ -5,7 +5,7 @@
 Expected: deadlock
 Members: Service.run, Service.next_job
 Points at: job: str = ray.get(service.next_job.remote())
-Next step: Call Service.next_job as a plain method (self.next_job())
+Next step: Raise max_concurrency of Service to 2 (now 1)
 """
 
 import os

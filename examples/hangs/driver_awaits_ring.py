@@ -3,7 +3,7 @@
 Expected: deadlock
 Members: Clerk.apply, Manager.decide
 Points at: print(await decision)
-Next step: Let Clerk.file run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Clerk to 2 (now 1)
 """
 
 import asyncio

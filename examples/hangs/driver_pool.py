@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Neighbour.vote, Neighbour.opinion
 Behind: driver driver_pool.py
 Points at: votes = [future.result() for future in futures]
-Next step: Let Neighbour.opinion run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Neighbour to 2 (now 1)
 """
 
 import os

@@ -6,7 +6,7 @@ answer would be enough, but there is none.
 Expected: deadlock
 Members: Traveller.go, Carrier.offer, Traveller.destination
 Points at: first, _ = ray.wait([carrier.offer.remote(me) for carrier in carriers])
-Next step: Let Traveller.destination run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Traveller to 2 (now 1)
 """
 
 import os

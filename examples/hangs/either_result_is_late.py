@@ -6,7 +6,7 @@ Another call, in a concurrency group of its own, has handed the oven's result to
 Expected: deadlock
 Members: Baker.bake, Oven.heat, Baker.assist
 Points at: ready, _ = ray.wait(others)
-Next step: If Baker.assist, which is queued, would end the wait, let it run
+Next step: Raise the threads of the concurrency group of Baker.assist to 2 (now 1)
 """
 
 import os

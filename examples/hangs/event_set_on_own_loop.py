@@ -5,7 +5,7 @@ A `threading.Event` blocks the thread of the event loop. With an `asyncio.Event`
 Expected: deadlock
 Members: Office.report, driver event_set_on_own_loop.py
 Points at: self.counted.wait()
-Next step: Make Office.report async def and await there
+Next step: Await instead of blocking in threading.Event.wait in Office.report
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Expected: deadlock
 Members: Cache.refresh, Cache.store
 Points at: fcntl.flock(file, fcntl.LOCK_EX)
-Next step: Do not wait for another process while holding a file lock
+Next step: Release the file lock that Cache.store needs before waiting for another process
 """
 
 import fcntl

@@ -6,7 +6,7 @@ editor for the title; this call is queued, because the editor is busy.
 Expected: deadlock
 Members: Editor.publish, Printer.print, Editor.title
 Points at: pages: int = pool.submit(ray.get, printer.print.remote(editor)).result()
-Next step: Let Editor.title run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Editor to 2 (now 1)
 """
 
 import os

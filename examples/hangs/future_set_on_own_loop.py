@@ -5,7 +5,7 @@
 Expected: deadlock
 Members: Office.report, driver future_set_on_own_loop.py
 Points at: return future.result()
-Next step: Make Office.report async def and await there
+Next step: Await instead of blocking in Future.result in Office.report
 """
 
 import asyncio

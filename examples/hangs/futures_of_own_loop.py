@@ -6,7 +6,7 @@ Expected: deadlock
 Members: Office.report
 Behind: driver futures_of_own_loop.py
 Points at: done, _ = wait(futures)
-Next step: Make Office.report async def and await the coroutine or its future
+Next step: Await instead of blocking in concurrent.futures.wait in Office.report
 """
 
 import asyncio

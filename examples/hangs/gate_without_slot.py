@@ -6,7 +6,7 @@ snapshot shows that only the actor has the event, and that only the queued call 
 Expected: deadlock
 Members: Gate.enter, Gate.open
 Points at: await self.opened.wait()
-Next step: Let Gate.open start while its actor awaits: raise max_concurrency
+Next step: Raise max_concurrency of Gate to 3 (now 2)
 """
 
 import asyncio

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Headquarters.gather, North.figures
 Behind: driver gather_with_stuck_branch.py
 Points at: budget: int = ray.get(headquarters.budget.remote())
-Next step: Let Headquarters.budget run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Headquarters to 2 (now 1)
 """
 
 import asyncio

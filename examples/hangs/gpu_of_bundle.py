@@ -5,7 +5,7 @@ While `train` waits, it releases the CPU of its bundle, but not the GPU, neither
 Expected: deadlock
 Members: train, evaluate
 Points at: return ray.get(evaluate.options(scheduling_strategy=strategy).remote())
-Next step: Do not hold GPU while waiting for evaluate, which needs it too
+Next step: Reserve 1 GPU in placement group one of each
 """
 
 import os

@@ -6,7 +6,7 @@ third, and the coroutine waits for the third.
 Expected: deadlock
 Members: driver graph_awaited_output_kept.py, stage Simulator.step
 Points at: history.append(await state)
-Next step: driver graph_awaited_output_kept.py from a compiled graph (array.copy(), copy.deepcopy)
+Next step: Copy the arrays that are kept in asyncio task main of driver graph_awaited_output_kept.py
 """
 
 import asyncio

@@ -6,7 +6,7 @@ a timeout of Ray ends the wait with an error.
 Expected: deadlock
 Members: driver graph_execute_without_room.py, stage Replay.add
 Points at: result = graph.execute(np.full(1000, number))
-Next step: Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy)
+Next step: Copy the arrays that are kept from a compiled graph (array.copy()), or drop them before the next execute
 """
 
 import os

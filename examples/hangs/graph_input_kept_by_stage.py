@@ -6,7 +6,7 @@ waits for room to write the fourth, the second stage waits for the fourth, and t
 Expected: deadlock
 Members: driver graph_input_kept_by_stage.py, stage Replay.add, stage Simulator.step
 Points at: print(ray.get(graph.execute(number), timeout=-1))
-Next step: Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy)
+Next step: Copy the arrays that are kept from a compiled graph (array.copy()), or drop them before the next execute
 """
 
 import os

@@ -6,7 +6,7 @@ third, and the driver waits for the third.
 Expected: deadlock
 Members: driver graph_output_kept.py, stage Simulator.step
 Points at: state = ray.get(graph.execute(number), timeout=-1)
-Next step: Copy the arrays that you keep in driver graph_output_kept.py from a compiled graph
+Next step: Copy the arrays that are kept in driver graph_output_kept.py from a compiled graph (array.copy())
 """
 
 import os

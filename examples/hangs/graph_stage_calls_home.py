@@ -6,7 +6,7 @@ is queued on that actor behind `infer`.
 Expected: deadlock
 Members: Pipeline.infer, stage Scaler.scale, Pipeline.factor
 Points at: factor: float = ray.get(self.pipeline.factor.remote())
-Next step: Let Pipeline.factor run while its actor waits for the compiled graph (max_concurrency=2
+Next step: Raise max_concurrency of Pipeline to 2 (now 1)
 """
 
 import os

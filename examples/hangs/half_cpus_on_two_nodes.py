@@ -6,7 +6,7 @@ Needs: two nodes
 Expected: deadlock
 Members: driver half_cpus_on_two_nodes.py, whole
 Points at: print(ray.get(ray.remote(whole).remote()))
-Next step: Leave CPU for whole
+Next step: Set num_cpus=0 for actor Half, or start fewer of them
 """
 
 import os

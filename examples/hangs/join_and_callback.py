@@ -6,7 +6,7 @@ time, but the camera is busy.
 Expected: deadlock
 Members: Camera.shoot, thread "flash", Flash.fire, Camera.exposure
 Points at: waiting.join()
-Next step: Let Camera.exposure run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Camera to 2 (now 1)
 """
 
 import os

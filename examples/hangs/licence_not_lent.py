@@ -6,7 +6,7 @@ release a CPU.
 Expected: deadlock
 Members: solve, refine
 Points at: return ray.get(refine.remote(0.5))
-Next step: Do not hold licence while waiting for refine, which needs it too
+Next step: Add 1 licence
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Journal.write
 Behind: driver lock_across_await.py
 Points at: with self.lock:
-Next step: Release the lock in Journal.write before awaiting, or use an asyncio.Lock
+Next step: Use an asyncio.Lock instead of the threading.Lock in Journal.write, which blocks its event loop
 """
 
 import asyncio

@@ -6,7 +6,7 @@ which asks the shelf for its contents, on the other thread of the shelf.
 Expected: deadlock
 Members: Warehouse.pick
 Points at: with self.lock:
-Next step: Do not hold a lock in Shelf.restock while waiting for a value or a call: Shelf.show needs that lock
+Next step: Release the lock in Shelf.restock before it waits
 """
 
 import os

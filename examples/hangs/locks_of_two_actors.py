@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Account.transfer, Account.deposit
 Behind: driver locks_of_two_actors.py
 Points at: await other.deposit.remote(amount)
-Next step: Do not hold a lock in Account.transfer while waiting for a value or a call: Account.deposit needs that lock
+Next step: Release the lock in Account.transfer before it waits
 """
 
 import asyncio

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Server.handle, Server.user
 Behind: driver loop_of_group_blocked.py
 Points at: user: str = ray.get(server.user.remote())
-Next step: In Server.handle, await the ObjectRef (await ref) instead of ray.get
+Next step: Await the ObjectRef instead of ray.get in Server.handle, which blocks its event loop
 """
 
 import os

@@ -6,7 +6,7 @@ Outside the main thread, `ray.get` releases no CPU.
 Expected: deadlock
 Members: run
 Points at: results.put(ray.get(square.remote(number)))
-Next step: Let run ask for less (num_cpus=0 for a task that only waits)
+Next step: Set num_cpus=0 for run
 """
 
 import os

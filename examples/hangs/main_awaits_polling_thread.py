@@ -5,7 +5,7 @@ The main thread waits for an event, and releases no CPU while it does.
 Expected: deadlock
 Members: run
 Points at: ready, _ = ray.wait([answer], timeout=0.3)
-Next step: Let run ask for less (num_cpus=0 for a task that only waits)
+Next step: Set num_cpus=0 for run
 """
 
 import os

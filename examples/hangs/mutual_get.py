@@ -6,7 +6,7 @@ actor that is busy waiting.
 Expected: deadlock
 Members: Guest.introduce, Guest.name
 Points at: name: str = ray.get(self.other.name.remote())
-Next step: Let Guest.name run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Guest to 2 (now 1)
 """
 
 import os

@@ -6,7 +6,7 @@ there is still in use. (Ray counts GPUs as slots; no real GPU is needed.)
 Expected: deadlock
 Members: train, evaluate
 Points at: score: float = ray.get(evaluate.remote(0.5))
-Next step: Do not hold GPU while waiting for evaluate, which needs it too
+Next step: Add 1 GPU
 """
 
 import os

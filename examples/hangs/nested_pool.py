@@ -7,7 +7,7 @@ results.
 Expected: deadlock
 Members: batch of ray.util.multiprocessing.Pool
 Points at: with Pool(1, ray_remote_args={"num_cpus": 1}) as inner:
-Next step: Leave CPU for start of ray.util.multiprocessing.Pool: ray.util.multiprocessing.Pool
+Next step: Let ray.util.multiprocessing.Pool ask for less, or start fewer of them
 """
 
 import os

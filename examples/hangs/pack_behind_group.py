@@ -6,7 +6,7 @@ Needs: two nodes
 Expected: deadlock
 Members: driver pack_behind_group.py, placement group night shift
 Points at: ray.get(night.ready())
-Next step: Leave CPU for placement group night shift: placement group day shift
+Next step: Reserve less CPU in placement group day shift
 """
 
 import os

@@ -6,7 +6,7 @@ that does nothing else.
 Expected: deadlock
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
-Next step: Let Clerk.file run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Clerk to 2 (now 1)
 """
 
 import os

@@ -5,7 +5,7 @@ The loop only polls.
 Expected: deadlock
 Members: driver polls_for_late_actor.py
 Points at: done, _ = ray.wait([song], timeout=0.5)
-Next step: Leave CPU for late:Player.__init__: actor Player "player 0" and actor Player "player 1"
+Next step: Set num_cpus=0 for actor Player, or start fewer of them
 """
 
 import os

@@ -4,7 +4,7 @@ Every call succeeds at once. The task would report its end, but it never starts.
 
 Expected: deadlock
 Members: Monitor.run, work
-Next step: Leave CPU for work: actor Monitor "monitor"
+Next step: Set num_cpus=0 for actor Monitor
 """
 
 import os

@@ -6,7 +6,7 @@ Expected: deadlock
 Members: Office.report
 Behind: driver pool_asks_own_loop.py
 Points at: return pool.submit(self.ask, loop).result()
-Next step: Do not wait in Office.report for a thread that itself waits for it
+Next step: Do not wait for thread "ThreadPoolExecutor-0_0" in Office.report
 """
 
 import asyncio

@@ -6,7 +6,7 @@ run on that thread too.
 Expected: deadlock
 Members: thread "writer_0"
 Points at: return 10 * pool.submit(page).result()
-Next step: Do not wait in thread "writer_0" for another task of the same executor
+Next step: Give the executor of thread "writer_0" another thread (max_workers), or use another executor
 """
 
 import os

@@ -6,7 +6,7 @@ calls that would release it never start.
 Expected: deadlock
 Members: Semaphore.acquire, Semaphore.release
 Points at: await self.semaphore.acquire()
-Next step: Let Semaphore.release start while its actor awaits: raise max_concurrency
+Next step: Raise max_concurrency of Semaphore to 21 (now 20)
 """
 
 import asyncio

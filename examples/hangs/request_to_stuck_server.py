@@ -3,7 +3,7 @@
 Expected: deadlock
 Members: Client.fetch
 Points at: return connection.getresponse().read()
-Next step: a timeout, or let one side send first
+Next step: Raise max_concurrency of Client to 2 (now 1)
 """
 
 import http.client

@@ -6,7 +6,7 @@ holds the GPU for as long as the driver holds its handle, and the driver waits f
 Expected: deadlock
 Members: driver restart_without_room.py
 Points at: print(ray.get(answer))
-Next step: Leave GPU for Model.__init__ (restart 1): actor Model "second"
+Next step: Add 1 GPU
 """
 
 import os

@@ -5,7 +5,7 @@ Each poet begins a poem before it knows of the other one, which is then handed t
 Expected: deadlock
 Members: Poet.write
 Points at: return f"{self.line}, {ray.get(other)}"
-Next step: Pass the ObjectRef on in one of these calls instead of getting it
+Next step: Return the ObjectRef instead of ray.get in Poet.write
 """
 
 import os

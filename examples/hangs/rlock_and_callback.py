@@ -6,7 +6,7 @@ confirms. The bank first reads the balance, on the other thread of the account, 
 Expected: deadlock
 Members: Bank.confirm
 Points at: with self.lock:
-Next step: Do not hold a lock in Account.pay while waiting for a value or a call: Account.balance needs that lock
+Next step: Release the lock in Account.pay before it waits
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Office.report
 Behind: driver second_loop_awaits_first.py
 Points at: thread.join()
-Next step: Make Office.report async def and await there
+Next step: Await instead of blocking in thread.join in Office.report
 """
 
 import asyncio

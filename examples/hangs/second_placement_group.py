@@ -6,7 +6,7 @@ own, for which no CPU is left. The driver removes the first group only after the
 Expected: deadlock
 Members: driver second_placement_group.py, search, placement group run
 Points at: ray.get(own.ready())
-Next step: Leave CPU for placement group run: placement group search
+Next step: Reserve less CPU in placement group search
 """
 
 import os

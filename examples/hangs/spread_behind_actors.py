@@ -6,7 +6,7 @@ Needs: two nodes
 Expected: deadlock
 Members: driver spread_behind_actors.py, placement group patrol
 Points at: ray.get(group.ready())
-Next step: Leave CPU for placement group patrol: actor Guard
+Next step: Set num_cpus=0 for actor Guard, or start fewer of them
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Desk.lend, Archive.find, Courier.fetch
 Behind: driver sync_and_async_ring.py
 Points at: permit = await desk.permit.remote()
-Next step: Let Desk.permit run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Desk to 2 (now 1)
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Office.report, Office.figures
 Behind: driver sync_get_in_async_method.py
 Points at: figures: int = ray.get(me.figures.remote())
-Next step: In Office.report, await the ObjectRef (await ref) instead of ray.get
+Next step: Await the ObjectRef instead of ray.get in Office.report, which blocks its event loop
 """
 
 import os

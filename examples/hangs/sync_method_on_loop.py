@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Office.report
 Behind: driver sync_method_on_loop.py
 Points at: return asyncio.run_coroutine_threadsafe(self.figures(), loop).result()
-Next step: Make Office.report async def and await the coroutine or its future
+Next step: Await instead of blocking in Future.result in Office.report
 """
 
 import asyncio

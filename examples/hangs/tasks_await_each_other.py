@@ -7,7 +7,7 @@ Expected: deadlock
 Members: asyncio task Scale.side "left" of Scale.weigh, asyncio task Scale.side "right" of Scale.weigh
 Behind: Scale.weigh, driver tasks_await_each_other.py
 Points at: return 1 + await other
-Next step: Remove one of the waits between asyncio task Scale.side "left" of Scale.weigh
+Next step: Do not wait for each other in asyncio task Scale.side "left" of Scale.weigh
 """
 
 import asyncio

@@ -5,7 +5,7 @@ The chair needs two opinions of three. One member answers at once. The other two
 Expected: deadlock
 Members: Chair.decide, Member.think, Chair.question
 Points at: done, _ = ray.wait(opinions, num_returns=2)
-Next step: Let Chair.question run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Chair to 2 (now 1)
 """
 
 import os

@@ -1,5 +1,6 @@
 """The first cure of each deadlock of an example, as a change of the example: with it, the example ends.
 
+``MORE`` are others that are enough, so that each kind of change was applied to an example.
 ``NOT_ENOUGH`` are changes that the same lists call not enough: with them, the example still hangs.
 ``tests/unit/analysis/findings/test_cures.py`` compares ``words`` with the cures of the recorded snapshot, and
 ``tests/integration/test_fixes.py`` runs the changed examples.
@@ -27,12 +28,24 @@ def _limit(name: str, cls: str) -> Applied:
 
 
 ONE_GPU_MORE = {"num_gpus=1 if own": "num_gpus=2 if own"}
-COPY = "copy the arrays that are kept from a compiled graph"
+COPY = "copy the arrays that are kept"
 
 CURED: tuple[Applied, ...] = (
     _slots("two_actors", "Cashier"),
-    _slots("self_call", "Ledger"),
-    _slots("hangs/all_threads_call_home", "Exchange", 2),
+    Applied(
+        "self_call",
+        "run self.entry() in Ledger.total",
+        {"ray.get([me.entry.remote(0), me.entry.remote(1)])": "[self.entry(0), self.entry(1)]"},
+        is_quick=True,
+    ),
+    Applied(
+        "hangs/all_threads_call_home",
+        "run self.rate() in Exchange.quote",
+        {
+            "        exchange = ray.get_runtime_context().current_actor\n": "",
+            "rate: float = ray.get(exchange.rate.remote())": "rate = self.rate()",
+        },
+    ),
     _slots("hangs/call_comes_home", "Bank"),
     _slots("hangs/driver_awaits_ring", "Clerk"),
     _slots("hangs/driver_pool", "Neighbour"),
@@ -333,6 +346,123 @@ CURED: tuple[Applied, ...] = (
     Applied("hangs/graph_input_kept_by_stage", COPY, {"self.kept.append(state)": "self.kept.append(state.copy())"}),
 )
 """The first cure of each deadlock of the examples that need no library."""
+
+MORE: tuple[Applied, ...] = (
+    _slots("self_call", "Ledger"),
+    _slots("hangs/all_threads_call_home", "Exchange", 2),
+    Applied(
+        "hangs/mutual_get",
+        "give Guest.name a concurrency group of its own",
+        {
+            "    def name(self)": '    @ray.method(concurrency_group="names")\n    def name(self)',
+            "ray.remote(Guest)": 'ray.remote(concurrency_groups={"names": 1})(Guest)',
+        },
+    ),
+    Applied(
+        "hangs/mutual_get",
+        "make Guest.introduce and Guest.name async def",
+        {
+            "    def name(self)": "    async def name(self)",
+            "    def introduce(self)": "    async def introduce(self)",
+            "ray.get(self.other.name.remote())": "await self.other.name.remote()",
+        },
+    ),
+    Applied(
+        "hangs/call_comes_home",
+        "return the ObjectRef instead of ray.get in Bank.lend",
+        {
+            "        value: int = ray.get(broker.value.remote(bank, lawyer))\n        return value // 2": (
+                "        return broker.value.remote(bank, lawyer)"
+            ),
+            "print(ray.get(loan))": "print(ray.get(ray.get(loan)) // 2)",
+        },
+    ),
+    Applied(
+        "hangs/nested_gpu_tasks",
+        "return the ObjectRef instead of ray.get in train",
+        {
+            "    score: float = ray.get(evaluate.remote(0.5))\n    return score": "    return evaluate.remote(0.5)",
+            "print(ray.get(score))": "print(ray.get(ray.get(score)))",
+        },
+    ),
+    Applied(
+        "hangs/licence_not_lent",
+        "ask for less licence in solve",
+        {'@ray.remote(resources={"licence": 1})\ndef solve': "@ray.remote\ndef solve"},
+    ),
+    Applied("hangs/actors_for_life", "or start fewer of them", {"range(cpus + 1)": "range(cpus)"}),
+    Applied(
+        "hangs/barrier_one_missing",
+        "let Rank.train_from reach the barrier before it waits",
+        {
+            "        weights: list[float] = ray.get(first.weights.remote())\n"
+            "        ray.get(barrier.arrive.remote())\n": "        ray.get(barrier.arrive.remote())\n"
+            "        weights: list[float] = ray.get(first.weights.remote())\n"
+        },
+    ),
+    Applied(
+        "hangs/argument_needs_later_call",
+        "create that before the call is submitted",
+        {
+            "self.clerk.write.remote(ray.get_runtime_context().current_actor)": (
+                "ray.get(self.clerk.write.remote(ray.get_runtime_context().current_actor))"
+            )
+        },
+    ),
+    Applied(
+        "hangs/async_backpressure",
+        "read the stream of Decoder.frames to its end before waiting for anything else",
+        {
+            "    print(ray.get(decoder.close.remote()))\n    print(sum(1 for _ in frames))": (
+                "    print(sum(1 for _ in frames))\n    print(ray.get(decoder.close.remote()))"
+            )
+        },
+    ),
+    Applied(
+        "hangs/actor_in_two_graphs",
+        "call teardown() of one before compiling the next",
+        {"    rank = ranking": "    embed.teardown()\n    rank = ranking"},
+    ),
+    Applied(
+        "hangs/libraries/serve_mutual_calls", "raise max_ongoing_requests of Shop to 2", {"LIMIT = 1": "LIMIT = 2"}
+    ),
+    Applied(
+        "hangs/libraries/serve_replicas_start_each_other",
+        "do not wait for queued request Shop.opens_at in Kitchen.__init__",
+        {
+            "        self.hour: int = await self.shop.opens_at.remote()\n": "",
+            '        return ["soup"]': '        return ["soup"] if await self.shop.opens_at.remote() else []',
+            "        self.menu: list[str] = await kitchen.menu.remote()\n": "        self.kitchen = kitchen\n",
+            "bind()), route_prefix=None)": (
+                "bind()), route_prefix=None)\n"
+                '    print(serve.get_deployment_handle("Kitchen", "default").menu.remote().result())\n'
+            ),
+        },
+    ),
+    Applied(
+        "hangs/libraries/train_needs_own_cpus",
+        "ask for less (ScalingConfig of the trainer)",
+        {"num_workers=2": "num_workers=1"},
+    ),
+    Applied(
+        "hangs/libraries/tune_trial_lacks_a_bundle",
+        "reserve 1 CPU in placement group",
+        {'[{"CPU": 1}, {"CPU": 1}]': '[{"CPU": 1}] * 3', "num_cpus=2": "num_cpus=3"},
+    ),
+    Applied(
+        "hangs/libraries/torch_both_receive",
+        "let one rank send while the other receives",
+        {
+            "        dist.recv(theirs, src=1 - self.rank)\n": (
+                "        if self.rank == 0:\n            dist.recv(theirs, src=1)\n"
+            ),
+            "        dist.send(mine, dst=1 - self.rank)\n": (
+                "        dist.send(mine, dst=1 - self.rank)\n"
+                "        if self.rank == 1:\n            dist.recv(theirs, src=0)\n"
+            ),
+        },
+    ),
+)
 
 NOT_ENOUGH: tuple[Applied, ...] = (
     Applied(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.ray_clusters import own_environment
-from tests.examples.applied_cures import CURED, NOT_ENOUGH
+from tests.examples.applied_cures import CURED, MORE, NOT_ENOUGH
 from tests.examples.applied_fixes import APPLIED, Applied
 from tests.processes import running
 
@@ -31,7 +31,7 @@ def marks(applied: Applied) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize(
     "applied",
-    [pytest.param(one, id=f"{one.example}: {one.words}", marks=marks(one)) for one in (*APPLIED, *CURED)],
+    [pytest.param(one, id=f"{one.example}: {one.words}", marks=marks(one)) for one in (*APPLIED, *CURED, *MORE)],
 )
 def test_an_example_ends_with_its_fix(applied: Applied, tmp_path: Path) -> None:
     program = applied.write(tmp_path)

@@ -100,6 +100,28 @@ def _async_methods(scope: DeadlockScope, calls: Sequence[Vertex]) -> Iterator[Ch
         yield Change("async methods", 5, text, scope.start(calls), None, tuple(calls))
 
 
+def _plain_calls(scope: DeadlockScope) -> Iterator[Change]:
+    """A method of its own actor that a call runs itself."""
+    calling = {one.key: calls for one in scope.executions if (calls := _own_calls(scope, one))}
+    for place, found in scope.places(one for one in scope.executions if one.key in calling):
+        calls = [call for one in found for call in calling[one.key]]
+        tasks = (scope.index.tasks.get(call.task_id or "") for call in calls)
+        plain = words.listed(sorted({f"self.{task.method}()" for task in tasks if task}))
+        text = f"run {plain} in {describe(found[0])} instead of a call on the actor's own handle"
+        yield Change("plain call", 0.5, text, scope.start(calls), place)
+
+
+def _own_calls(scope: DeadlockScope, caller: Vertex) -> list[Vertex]:
+    """The queued calls that a sync method waits for and that need its own slot, none of a function that is stuck."""
+    actor = scope.actor_of(caller)
+    if actor is None or not scope.is_in_python(actor) or not _is_for_refs(caller) or caller.coroutine_id:
+        return []
+    wanted = [one for key in targets_of(caller) if (one := scope.vertices.get(key)) and is_queued(one)]
+    own = [one for one in wanted if caller.key in targets_of(one) and scope.actor_of(one) == actor]
+    known = [one for one in own if one.task_id in scope.index.tasks and not scope.is_any_code(one)]
+    return [one for one in known if not scope.sibling_of(one, on_its_actor=True)]
+
+
 def _request_limit(scope: DeadlockScope) -> Iterator[Change]:
     """Another ongoing request for each replica of a Serve deployment whose limit is reached."""
     for deployment, calls in scope.with_behind(scope.members, _full_deployment).items():
@@ -122,7 +144,7 @@ def _awaits(scope: DeadlockScope) -> Iterator[Change]:
         keys = {one.key for one in found}
         waiters = [one for one in scope.vertices.values() if one.key in keys or not keys.isdisjoint(_loops_of(one))]
         queued = [one for one in waiters if one.kind == "task"]
-        text = f"{_awaited(found[0])} in {describe(found[0])}"
+        text = _awaited(found[0])
         yield Change("await", 1, text, both(without(waiters, keys), scope.start(queued)), place, tuple(queued))
 
 
@@ -134,12 +156,13 @@ def _loops_of(vertex: Vertex) -> set[Key]:
 
 
 def _awaited(vertex: Vertex) -> str:
-    kind = vertex.wait.kind if vertex.wait else None
+    kind, where = vertex.wait.kind if vertex.wait else None, describe(vertex)
     if kind in REF_CALLS:
-        return "await the ObjectRef instead of ray.get"
+        return f"await the ObjectRef instead of ray.get in {where}, which blocks its event loop"
     if kind == "lock":
-        return "use an asyncio.Lock instead of the threading.Lock"
-    return f"await instead of blocking in {vertex.wait.call if vertex.wait else 'a call'}"
+        return f"use an asyncio.Lock instead of the threading.Lock in {where}, which blocks its event loop"
+    call = vertex.wait.call if vertex.wait else "a call"
+    return f"await instead of blocking in {call} in {where} (asyncio.Event, asyncio.wrap_future, asyncio.to_thread)"
 
 
 # Waits in the program's code
@@ -163,7 +186,7 @@ def _is_for_refs(vertex: Vertex) -> bool:
 def _constructors(scope: DeadlockScope) -> Iterator[Change]:
     """The call is made after the constructor has ended."""
     for place, found in scope.places(filter(scope.is_constructor, scope.executions)):
-        text = f"make the call of {describe(found[0])} after it has ended"
+        text = f"make the call of {describe(found[0])} after it has ended, or pass its result in as an argument"
         yield Change("constructor", 4, text, drop(found), place)
 
 
@@ -188,17 +211,28 @@ def _kernel(scope: DeadlockScope) -> Iterator[Change]:
     locks = [one for one in scope.members if any(end.what == "file lock" for end in ends.get(one.key, ()))]
     if writers:
         text = f"read what {words.shortly(labels_of(writers))} writes before waiting for anything else"
+        text = f"{text}, as Popen.communicate does, or let it write to a file"
         yield Change("pipe", 3, text, drop(writers))
     if locks:
         text = f"release the file lock that {words.shortly(labels_of(locks))} needs before waiting for another process"
         yield Change("lock", 3, text, drop(locks))
+    for place, found in scope.places(one for one in scope.members if one.key in ends and one not in writers + locks):
+        text = f"give the wait in {describe(found[0])} a timeout, or let one side send first"
+        yield Change("dropped wait", 6, text, drop(found), place)
+
+
+def _barriers(scope: DeadlockScope) -> Iterator[Change]:
+    """Calls that are made on the same side of a barrier by all of its parties."""
+    for place, found in scope.places(scope.not_at_barrier):
+        text = f"let {describe(found[0])} reach the barrier before it waits for anything else"
+        yield Change("barrier", 3, text, drop(found), place)
 
 
 def _threads(scope: DeadlockScope) -> Iterator[Change]:
     """More threads for an executor whose task waits for another task of it."""
     own = [one for one in scope.waiting("future") if one.key in targets_of(one) and _is_of_pool(one)]
     for place, found in scope.places(own):
-        text = f"give the executor of {describe(found[0])} another thread (max_workers)"
+        text = f"give the executor of {describe(found[0])} another thread (max_workers), or use another executor"
         yield Change("threads", 1, text, drop(found), place)
 
 
@@ -211,6 +245,7 @@ def _arguments(scope: DeadlockScope) -> Iterator[Change]:
     """A call that is submitted after its argument is made, or gets the ObjectRef in a list."""
     if calls := scope.waiting("arguments"):
         text = f"pass the ObjectRef to {any_of(calls)} inside a list, so that it starts without the value"
+        text = f"{text}, or create that before the call is submitted"
         yield Change("arguments", 3, text, scope.start(calls), None, tuple(calls))
 
 
@@ -223,12 +258,23 @@ def _streams(scope: DeadlockScope) -> Iterator[Change]:
 def _channels(scope: DeadlockScope) -> Iterator[Change]:
     """Arrays that are copied, and actors that run the loop of one compiled graph each."""
     if kept := scope.waiting("kept value"):
+        keys = {key for one in kept for key in targets_of(one)}.intersection(scope.draft.cycle)
+        keeping = words.shortly(labels_of(one for one in scope.members if one.kind == "execution" and one.key in keys))
+        where = f" in {keeping}" if keeping else ""
         text = (
-            "copy the arrays that are kept from a compiled graph (array.copy()), or drop them before the next execute"
+            f"copy the arrays that are kept{where} from a compiled graph (array.copy()), or drop them before the next"
         )
+        text = f"{text} execute, as they take up room in its channels"
         yield Change("channels", 3, text, drop(kept))
     if loops := [one for one in scope.members if one.is_graph_loop and one.kind == "task"]:
-        yield Change("channels", 3, "give each compiled graph actors of its own", drop(loops))
+        text = "give each compiled graph actors of its own, or call teardown() of one before compiling the next"
+        yield Change("channels", 3, text, drop(loops))
+    writers = [one for one in scope.waiting("channel write") if one.subject.what != "stage"]
+    if writers and not kept and not loops:
+        text = (
+            f"get the results of the compiled graph before its channels are full in {words.shortly(labels_of(writers))}"
+        )
+        yield Change("channels", 4, text, drop(writers))
 
 
 def _group_calls(scope: DeadlockScope) -> Iterator[Change]:
@@ -268,10 +314,16 @@ def _dropped_waits(scope: DeadlockScope) -> Iterator[Change]:
         others = [one for one in targets if one not in found or len(found) == 1]
         for_what = f"for {words.shortly(labels_of(others), ' or ')}" if others else f"in {wait.call}"
         for_what = "for each other" if targets and not others else for_what
-        yield Change("dropped wait", 6, f"do not wait {for_what} in {describe(found[0])}", drop(found), place)
+        text = f"do not wait {for_what} in {describe(found[0])}"
+        if wait.kind in ("thread.join", "future") and found[0].subject.what == "task":
+            text += " (return first, or await asyncio.to_thread)"
+        elif found[0].subject.what == "stage":
+            text += " (pass the value into the compiled graph)"
+        yield Change("dropped wait", 6, text, drop(found), place)
 
 
 KINDS: Sequence[Callable[[DeadlockScope], Iterator[Change]]] = (
+    _plain_calls,
     _slots,
     _request_limit,
     _awaits,
@@ -280,6 +332,7 @@ KINDS: Sequence[Callable[[DeadlockScope], Iterator[Change]]] = (
     more_resources,
     _locks,
     _kernel,
+    _barriers,
     _arguments,
     _streams,
     _channels,

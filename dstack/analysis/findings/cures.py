@@ -13,7 +13,6 @@ from itertools import combinations, islice
 from dstack import words
 from dstack.analysis.findings.changes import changes_of
 from dstack.analysis.findings.deadlock_scope import Change, DeadlockScope
-from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.naming.descriptions import labels_of
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.reduction import residue
@@ -30,11 +29,12 @@ MAX_CURES = 8
 ANY_MAY_BE_IT: tuple[WaitKind, ...] = ("other", "future", "order", "arguments", "executor", "lock", "perhaps ray.get")
 """The waits for any of several things of which only one is known to be the right one, but not which."""
 HOLDS = ("end of actor", "removal")
+SHOWN = 3
+"""The changes of which a fix names one."""
 
 
-def cures_of(draft: Draft) -> tuple[Cure, ...]:
+def cures_of(scope: DeadlockScope) -> tuple[Cure, ...]:
     """The changes that free a deadlock, or part of it, the smallest first, then those that only move it."""
-    scope = DeadlockScope(draft)
     graph = ChangedGraph(scope)
     tries = max(2, MAX_EDGES // max(1, graph.edges))
     changes = changes_of(scope)[: min(tries, MAX_CHANGES)]
@@ -45,6 +45,23 @@ def cures_of(draft: Draft) -> tuple[Cure, ...]:
     moving = (cure for cure in single if not cure.freed and cure.same_way)
     ranked = sorted(found, key=_rank)
     return tuple(islice((*ranked[: MAX_CURES - 1], *moving), MAX_CURES))
+
+
+def fix_of(cures: Sequence[Cure]) -> str:
+    """The best changes that are alike, of which each is enough, as sentences; empty if none frees anything."""
+    first = next((cure for cure in cures if cure.freed), None)
+    if first is None:
+        return ""
+    texts = list(dict.fromkeys(cure.text for cure in cures if _rank(cure) == _rank(first)))
+    best = texts[: SHOWN if first.frees_all else 1]
+    sentences = [f"{words.capitalised('; or '.join(best))}."]
+    if not first.frees_all:
+        sentences.append(f"This frees only {first.freed} of {first.total}.")
+    elif not first.is_certain:
+        sentences.append(f"{'Each of these' if len(best) > 1 else 'This'} probably frees all.")
+    if moving := next((cure for cure in cures if cure.same_way and not cure.freed), None):
+        sentences.append(f"It is not enough to {moving.text} if another {moving.same_way[0]} waits in the same way.")
+    return " ".join(sentences)
 
 
 def _rank(cure: Cure) -> tuple[bool, bool, bool, int]:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.index.sample_index import ANY_CODE
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
-from dstack.analysis.solve.requirements import Waits
+from dstack.analysis.solve.requirements import Waits, targets_of
+from dstack.call_sites import BARRIER
 from dstack.model.diagnosis import CureKind, Vertex, WaitKind
 from dstack.model.snapshot import Actor, actor_of_task
 from dstack.model.vertex_facts import TaskName
@@ -59,6 +60,17 @@ class DeadlockScope:
         queues = {queue for one in members if (queue := queue_of(one)) is not None}
         found = ((queue_of(one), one) for one in self.vertices.values())
         return grouped((queue, one) for queue, one in found if queue is not None and queue in queues)
+
+    @cached_property
+    def not_at_barrier(self) -> list[Vertex]:
+        """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
+        if not any(map(_is_at_barrier, self.draft.reduced.vertices_of(self.draft.cycle))):
+            return []
+        members = [vertex for vertex in self.members if vertex.kind == "execution" and vertex.wait]
+        there = {vertex.key for vertex in members if _is_at_barrier(vertex)}
+        arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
+        missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
+        return [vertex for vertex in missing if self.draft.reduced.is_in_users_code(vertex.key)]
 
     @cached_property
     def executions(self) -> list[Vertex]:
@@ -123,6 +135,10 @@ class DeadlockScope:
         """Whether an actor is not known to be in another language: these have no async methods."""
         process = self.index.process(actor.worker_id or "")
         return process is None or process.access not in OTHER_LANGUAGE_ACCESSES
+
+
+def _is_at_barrier(vertex: Vertex) -> bool:
+    return vertex.wait is not None and vertex.wait.site is BARRIER
 
 
 def function_of(vertex: Vertex) -> str:

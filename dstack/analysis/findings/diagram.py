@@ -123,7 +123,7 @@ def _of_cycle(facts: FindingFacts) -> list[Part]:
     described = {vertex.key for part in ranks for vertex in part.vertices}
     own = [vertex for vertex in facts.deadlock.shown_cycle if not has_not_begun(vertex)] or facts.deadlock.shown_cycle
     inside = described.union(facts.draft.cycle)
-    missing = [vertex for vertex in facts.deadlock.not_at_barrier if vertex.key not in inside]
+    missing = [vertex for vertex in facts.not_at_barrier if vertex.key not in inside]
     in_order = (_with_alike(facts, vertex) for vertex in own if vertex.key not in described)
     parts = [*ranks, *in_order, *_by_name(missing)]
     return parts if len(parts) != 1 or len(facts.waits) == 1 else [*parts, *_partners(facts, parts[0])]

@@ -11,6 +11,7 @@ from operator import itemgetter
 from dstack.analysis.findings import shared_calls
 from dstack.analysis.findings.actor_starts import ActorStarts, actor_starts
 from dstack.analysis.findings.cures import cures_of
+from dstack.analysis.findings.deadlock_scope import DeadlockScope
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.failures import Failures, identity
 from dstack.analysis.findings.group_ranks import GroupRanks
@@ -22,12 +23,10 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.call_sites import BARRIER
 from dstack.model.diagnosis import Cure, FailedBefore, Vertex, WaitKind
 from dstack.model.snapshot import Actor, FunctionTimes, Node
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.node import Task
-from dstack.observed.processes import OTHER_LANGUAGE_ACCESSES
 from dstack.words import grouped
 
 OF_MACHINERY = 1000
@@ -97,7 +96,16 @@ class FindingFacts:
     @cached_property
     def cures(self) -> tuple[Cure, ...]:
         """The changes that free the deadlock, or part of it; none of another finding."""
-        return cures_of(self.draft) if self.draft.kind == "deadlock" else ()
+        return cures_of(self._scope) if self.draft.kind == "deadlock" else ()
+
+    @property
+    def not_at_barrier(self) -> list[Vertex]:
+        """The members of a deadlock that keep others at a barrier, and never reach it."""
+        return self._scope.not_at_barrier
+
+    @cached_property
+    def _scope(self) -> DeadlockScope:
+        return DeadlockScope(self.draft)
 
     @cached_property
     def ranks(self) -> GroupRanks:
@@ -323,52 +331,6 @@ class DeadlockedWaits:
         details = details_of(self.draft.reduced.index, vertex)
         call = vertex.wait and vertex.wait.call
         return vertex.kind, describe(vertex), details.actor_id, details.pid, details.file, details.line, call
-
-    @cached_property
-    def not_at_barrier(self) -> list[Vertex]:
-        """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
-        if not any(map(_is_at_barrier, self.cycle)):
-            return []
-        members = [vertex for vertex in self.members if vertex.kind == "execution" and vertex.wait]
-        there = {vertex.key for vertex in members if _is_at_barrier(vertex)}
-        arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
-        missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
-        return [vertex for vertex in missing if self.draft.reduced.is_in_users_code(vertex.key)]
-
-    @cached_property
-    def kinds(self) -> set[WaitKind]:
-        """The kinds of the members' waits."""
-        return {vertex.wait.kind for vertex in self.members if vertex.wait}
-
-    @cached_property
-    def callers(self) -> list[Vertex]:
-        """The executions of the cycle."""
-        return [vertex for vertex in self.cycle if vertex.kind == "execution"]
-
-    @cached_property
-    def pending(self) -> list[Vertex]:
-        """The tasks and calls of the cycle that have not begun."""
-        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task" and vertex.is_counted]
-
-    @property
-    def is_in_python(self) -> bool:
-        """Whether all executions are in Python: other languages have no async methods."""
-        processes = (self.draft.reduced.index.process(vertex.worker_id or "") for vertex in self.callers)
-        return not any(process and process.access in OTHER_LANGUAGE_ACCESSES for process in processes)
-
-    @property
-    def is_loop_blocked(self) -> bool:
-        """Whether a member of the cycle waits for an event loop that another one blocks."""
-        keys = {vertex.key for vertex in self.cycle}
-        return any(one.wait and (one.wait.kind == "event loop" or one.wait.loop in keys) for one in self.cycle)
-
-    def in_cycle(self, kind: WaitKind) -> list[Vertex]:
-        """The members of the cycle with waits of one kind."""
-        return [vertex for vertex in self.cycle if vertex.wait and vertex.wait.kind == kind]
-
-
-def _is_at_barrier(vertex: Vertex) -> bool:
-    return vertex.wait is not None and vertex.wait.site is BARRIER
 
 
 def has_not_begun(vertex: Vertex) -> bool:

@@ -44,7 +44,9 @@ def more_resources(scope: DeadlockScope) -> Iterator[Change]:
     """So much more of a resource that a request is satisfied which does not wait as its like do."""
     for resources, calls in scope.with_behind(scope.members, _lacking).items():
         if resources == STORE:
-            text = "give the nodes larger object stores, or pass less data as arguments"
+            text = (
+                "give the nodes larger object stores, or pass less data as arguments, which tasks hold until they end"
+            )
             yield Change("more resources", 3, text, scope.start(calls), None, tuple(calls))
             continue
         shortages = {call.key: _shortage(scope, call) for call in calls}
@@ -105,6 +107,7 @@ def less_resources(scope: DeadlockScope) -> Iterator[Change]:
         known = grouped((text, one) for one in holders if (text := _holder_in_words(scope, one, resources)))
         for text, found in known.items():
             keys = {one.key for one in found}
+            text += ", or start fewer of them" if len(keys) > 1 and found[0].holder else ""
             edit = both(without(waiters, keys), scope.start(_requests_of(scope, calls, found)))
             yield Change("less resources", 2 if resources == ("CPU",) else 6, text, edit)
 

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: driver data_actors_take_cpus.py
 Points at: dataset = rows.map_batches(Double, concurrency=2).materialize()
 Needs: ray[data]
-Next step: Leave CPU for Data operator ReadRange
+Next step: Let Data operator MapBatches(Double) ask for less (concurrency of the Data operator)
 """
 
 import os

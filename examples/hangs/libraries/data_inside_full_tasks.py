@@ -7,7 +7,7 @@ Expected: deadlock
 Members: prepare
 Points at: return ray.data.range(1).map(double).materialize().count()
 Needs: ray[data]
-Next step: Let prepare ask for less (num_cpus=0 for a task that only waits)
+Next step: Set num_cpus=0 for prepare
 """
 
 import os

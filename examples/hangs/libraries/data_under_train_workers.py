@@ -7,7 +7,7 @@ Expected: deadlock
 Members: ReadRange
 Points at: rows = ray.data.range(10).materialize()
 Needs: ray[data,train]
-Next step: Leave CPU for ReadRange: placement group
+Next step: ask for less (ScalingConfig of the trainer)
 """
 
 import os

@@ -7,7 +7,7 @@ Members: Store.restock, Shop.sold
 Behind: driver serve_and_actor_call_each_other.py
 Points at: sold: str = self.shop.sold.remote().result()
 Needs: ray[serve]
-Next step: Let Store.price run while its actor waits: raise max_concurrency
+Next step: Raise max_concurrency of Store to 2 (now 1)
 """
 
 import os

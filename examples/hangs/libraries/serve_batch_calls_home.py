@@ -5,7 +5,7 @@ Members: Shop.order, Kitchen.cook
 Behind: driver serve_batch_calls_home.py
 Points at: paid = [await self.shop.is_paid.remote(dish) for dish in dishes]
 Needs: ray[serve]
-Next step: Raise max_ongoing_requests (now 1) of Serve deployment Shop, so that queued request Shop.is_paid can start
+Next step: Raise max_ongoing_requests of Shop to 2 (now 1)
 """
 
 import os

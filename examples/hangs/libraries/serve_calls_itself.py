@@ -7,7 +7,7 @@ Members: Tree.count
 Behind: driver serve_calls_itself.py
 Points at: below: int = await self.own.count.remote(depth - 1)
 Needs: ray[serve]
-Next step: Raise max_ongoing_requests (now 2) of Serve deployment Tree, so that queued request Tree.count can start
+Next step: Do not wait for queued request Tree.count in Tree.count
 """
 
 import os

@@ -7,7 +7,7 @@ Members: Shop.order, Store.price
 Behind: driver serve_get_blocks_event_loop.py
 Points at: price: float = ray.get(self.store.price.remote(dish))
 Needs: ray[serve]
-Next step: In Shop.order, await the ObjectRef (await ref) instead of ray.get
+Next step: Await the ObjectRef instead of ray.get in Shop.order, which blocks its event loop
 """
 
 import os

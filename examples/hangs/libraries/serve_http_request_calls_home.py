@@ -6,7 +6,7 @@ Expected: deadlock
 Members: Shop.__call__, Kitchen.cook
 Points at: if await self.shop.is_paid.remote(dish):
 Needs: ray[serve]
-Next step: Raise max_ongoing_requests (now 1) of Serve deployment Shop, so that queued request Shop.is_paid can start
+Next step: Raise max_ongoing_requests of Shop to 2 (now 1)
 """
 
 import os

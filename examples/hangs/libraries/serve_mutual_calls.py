@@ -8,7 +8,7 @@ Members: Shop.order, Kitchen.cook
 Behind: driver serve_mutual_calls.py
 Points at: if await self.shop.is_paid.remote(dish):
 Needs: ray[serve]
-Next step: Raise max_ongoing_requests (now 1) of Serve deployment Shop, so that queued request Shop.is_paid can start
+Next step: Raise max_ongoing_requests of Shop to 2 (now 1)
 """
 
 import os

@@ -6,7 +6,7 @@ Expected: deadlock
 Members: start of Serve deployment Model of app default
 Points at: handle = serve.run(model.bind(), route_prefix=None)
 Needs: ray[serve]
-Next step: Leave CPU for start of Serve deployment Model of app default: actor Trainer
+Next step: Set num_cpus=0 for actor Trainer
 """
 
 import os

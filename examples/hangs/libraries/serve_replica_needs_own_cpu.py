@@ -7,7 +7,7 @@ Expected: deadlock
 Members: load
 Points at: self.weights: list[float] = ray.get(load.remote())
 Needs: ray[serve]
-Next step: Leave CPU for load: Serve deployment Model of app default
+Next step: Let Serve deployment Model of app default ask for less
 """
 
 import os

@@ -6,7 +6,7 @@ Expected: deadlock
 Members: Kitchen.__init__, Shop.__init__
 Points at: self.menu: list[str] = await kitchen.menu.remote()
 Needs: ray[serve]
-Next step: Do not wait for queued request Kitchen.menu or queued request Shop.opens_at in a constructor
+Next step: Do not wait for queued request Kitchen.menu in Shop.__init__
 """
 
 import os

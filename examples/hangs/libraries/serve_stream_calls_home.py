@@ -7,7 +7,7 @@ Members: Shop.order, Kitchen.courses
 Behind: driver serve_stream_calls_home.py
 Points at: return [course async for course in self.kitchen.courses.remote(dish)]
 Needs: ray[serve]
-Next step: Raise max_ongoing_requests (now 1) of Serve deployment Shop, so that queued request Shop.is_paid can start
+Next step: Raise max_ongoing_requests of Shop to 2 (now 1)
 """
 
 import os

@@ -7,7 +7,7 @@ Expected: deadlock
 Members: run of Train's controller
 Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]
-Next step: Leave CPU for Train's worker group
+Next step: ask for less (ScalingConfig of the trainer and resources of a trial)
 """
 
 import os

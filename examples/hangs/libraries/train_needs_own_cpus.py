@@ -7,7 +7,7 @@ Expected: deadlock
 Members: load
 Points at: total: int = ray.get(load.remote())
 Needs: ray[train]
-Next step: Leave CPU for load: placement group
+Next step: ask for less (ScalingConfig of the trainer)
 """
 
 import os

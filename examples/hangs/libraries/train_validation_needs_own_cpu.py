@@ -7,7 +7,7 @@ Expected: deadlock
 Members: run_validation_fn
 Points at: found = ray.train.get_all_reported_checkpoints()
 Needs: ray[train]
-Next step: Leave CPU for run_validation_fn: placement group
+Next step: ask for less (ScalingConfig of the trainer)
 """
 
 import os

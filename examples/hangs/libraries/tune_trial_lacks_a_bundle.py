@@ -7,7 +7,7 @@ Expected: deadlock
 Members: Simulator.run
 Points at: scores = ray.get([simulator.run.remote() for simulator in simulators])
 Needs: ray[tune]
-Next step: Leave CPU for Simulator.__init__: Tune trial
+Next step: Set num_cpus=0 for actor Simulator
 """
 
 import os

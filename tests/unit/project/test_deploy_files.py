@@ -203,7 +203,7 @@ def test_slack_gets_the_finding_with_its_fix_and_nothing_to_interpret(
     notify("slack.py", {**finding, "summary": "<!channel> & more"}, SLACK_WEBHOOK=url)
 
     ((text,),) = (document.values() for document in posted)
-    assert text.startswith("deadlock: &lt;!channel&gt; &amp; more\nFix: Let Cashier.is_paid run")
+    assert text.startswith("deadlock: &lt;!channel&gt; &amp; more\nFix: Raise max_concurrency of Cashier")
     assert text.endswith("Snapshot: dstack show s/dstack-1.json.gz")
 
 

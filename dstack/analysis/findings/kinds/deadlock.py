@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack import words
 from dstack.analysis.findings import collectives
-from dstack.analysis.findings.deadlock_fixes import fix_for, until_released
+from dstack.analysis.findings.cures import fix_of
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts, has_not_begun
 from dstack.analysis.findings.group_ranks import has_lost_rank
@@ -20,7 +20,7 @@ from dstack.analysis.solve.reduction import Digraph, lightest_cycle
 from dstack.call_sites import BARRIER
 from dstack.model.diagnosis import Advice, Step, Vertex
 from dstack.model.vertex_facts import assumption
-from dstack.model.vertex_keys import Key
+from dstack.model.vertex_keys import AnyKey, Key
 from dstack.words import base_name
 
 MAX_STARTS = 16
@@ -155,7 +155,7 @@ def _of_one_execution(facts: FindingFacts, narrator: Narrator, only: Vertex) -> 
         return _of_many_alike(facts, narrator, only, queued)
     wanted = describe(queued) if queued else None
     if wanted is None and only.wait.site is BARRIER:
-        labels = list(dict.fromkeys(describe(vertex) for vertex in facts.deadlock.not_at_barrier))
+        labels = list(dict.fromkeys(describe(vertex) for vertex in facts.not_at_barrier))
         others = words.listed(labels[: words.SHOWN]) if labels else "nothing"
         return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None and alike > 1:
@@ -206,15 +206,18 @@ def _cause(facts: FindingFacts, narrator: Narrator) -> str | None:
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    held_by = (
-        f"{operand_in_words(holder.holder)} {until_released([holder])}" if holder.holder else narrator.name(holder)
-    )
+    held_by = f"{operand_in_words(holder.holder)} {_until_released(holder)}" if holder.holder else narrator.name(holder)
     needed = f"needs {words.listed(facts.draft.resources)} held by {held_by}"
     waiter = next((vertex for vertex in cycle if reduced.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{describe(request)} {needed}"
     name = describe(waiter) if waiter.task_id else narrator.details(waiter).function or describe(waiter)
     return f"{name}{narrator.line(waiter)} waits for {describe(request)}, which {needed}"
+
+
+def _until_released(lifetime: Vertex) -> str:
+    is_removed = isinstance(lifetime.key, AnyKey) and lifetime.key.what == "removal"
+    return "until it is removed" if is_removed else "until it ends"
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
@@ -227,7 +230,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
     alike = [one for vertex in in_order for one in facts.deadlock.alike(vertex)[1:]]
     yield from more(len(alike), f"like {words.shortly(labels_of(alike))}")
-    not_in_call = (*(vertex for vertex, _ in facts.ranks.elsewhere), *facts.deadlock.not_at_barrier)
+    not_in_call = (*(vertex for vertex, _ in facts.ranks.elsewhere), *facts.not_at_barrier)
     missing = {vertex.key: vertex for vertex in not_in_call if vertex.key not in inside}
     shown_missing = list(missing.values())[:SHOWN_CYCLE]
     yield from collectives.with_ranks(facts, map(narrator.step, shown_missing))
@@ -239,4 +242,10 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """Where to break the cycle."""
-    return Advice(kind="fix", text=collectives.fix(facts) or fix_for(facts.deadlock, facts.cures))
+    return Advice(kind="fix", text=collectives.fix(facts) or fix_of(facts.cures) or _without_cure(facts))
+
+
+def _without_cure(facts: FindingFacts) -> str:
+    """Where no change is known that frees anything, as in a deadlock of libraries."""
+    names = words.shortly(labels_of(facts.deadlock.shown_cycle))
+    return f"Leave out one of the waits of {names}, or give it a timeout."

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from dstack.analysis.findings import collectives, failures
-from dstack.analysis.findings.deadlock_fixes import let_queued_run
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.next_step import advice_at_end, expectation, log_of_worker
@@ -233,7 +232,11 @@ def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
         text = f"`dstack stacks` shows where those {uneven[0].name} are that are not in {uneven[0].call}."
         return Advice(kind="next", text=text)
     if queued := _queued(facts):
-        return Advice(kind="fix", text=let_queued_run(describe(queued[0])))
+        text = (
+            f"If {describe(queued[0])}, which is queued, would end the wait, let it run: raise max_concurrency of its "
+            "actor, or give it a concurrency group."
+        )
+        return Advice(kind="fix", text=text)
     return advice_at_end(facts, narrator)
 
 

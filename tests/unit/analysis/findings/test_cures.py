@@ -6,13 +6,15 @@ import copy
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dstack.model.diagnosis import Cure, Diagnosis
-from tests.examples.applied_cures import CURED, NOT_ENOUGH
+from dstack.analysis.findings.cures import fix_of
+from dstack.model.diagnosis import Cure, CureKind, Diagnosis
+from tests.examples.applied_cures import CURED, MORE, NOT_ENOUGH
 from tests.examples.applied_fixes import Applied
 from tests.examples.expected import expected_of
 from tests.examples.recorded import document_of, recorded
@@ -225,15 +227,27 @@ def test_a_call_that_would_wait_as_its_like_do_only_moves_the_deadlock() -> None
     )
 
 
-def test_a_fix_ends_with_the_smallest_change_or_that_one_more_is_not_enough() -> None:
+def test_a_fix_names_the_best_changes_and_one_that_only_moves_the_deadlock() -> None:
     two, ring_of_five = (document_of(recorded(name))["findings"][0] for name in ("two_actors", "ring_of_five"))
 
-    assert two["advice"]["text"].endswith(
-        "Smallest change: raise max_concurrency of Cashier to 2 (now 1), which frees all."
+    assert two["advice"]["text"] == (
+        "Raise max_concurrency of Cashier to 2 (now 1); or give Cashier.is_paid a concurrency group of its own; or "
+        "return the ObjectRef instead of ray.get in Cashier.order."
     )
     assert ring_of_five["advice"]["text"].endswith(
-        "One more is not enough if another Member.pass_token waits in the same way."
+        "It is not enough to raise max_concurrency of Member to 2 (now 1) if another Member.pass_token waits in the "
+        "same way."
     )
+
+
+def test_a_fix_that_frees_a_part_says_how_much() -> None:
+    cures = (
+        Cure(kinds=("slots",), text="raise it", freed=1, total=3),
+        Cure(kinds=("lock",), text="x", freed=1, total=3),
+    )
+
+    assert fix_of(cures) == "Raise it. This frees only 1 of 3."
+    assert fix_of([]) == ""
 
 
 def test_calls_that_keep_their_slots_count() -> None:
@@ -320,6 +334,20 @@ def test_the_first_cure_of_an_example_is_the_one_that_was_applied(applied: Appli
     assert cures[0]["freed"] == cures[0]["total"]
 
 
+@pytest.mark.parametrize("applied", MORE, ids=lambda one: f"{one.example}: {one.words}")
+def test_what_was_applied_is_among_what_is_enough(applied: Applied) -> None:
+    cures = document_of(recorded(applied.example))["findings"][0]["cures"]
+
+    assert any(applied.words in cure["text"] and cure["freed"] == cure["total"] for cure in cures)
+
+
+def test_each_kind_of_change_was_applied_to_an_example() -> None:
+    found = [(one, document_of(recorded(one.example))["findings"][0]["cures"]) for one in (*CURED, *MORE)]
+    kinds = {kind for one, cures in found for cure in cures if one.words in cure["text"] for kind in cure["kinds"]}
+
+    assert kinds == {*get_args(CureKind)}
+
+
 @pytest.mark.parametrize("applied", NOT_ENOUGH, ids=lambda one: f"{one.example}: {one.words}")
 def test_what_is_not_enough_is_said_to_leave_waits(applied: Applied) -> None:
     cures = document_of(recorded(applied.example))["findings"][0]["cures"]
@@ -327,7 +355,7 @@ def test_what_is_not_enough_is_said_to_leave_waits(applied: Applied) -> None:
     assert [cure["freed"] < cure["total"] for cure in cures if applied.words in cure["text"]] == [True]
 
 
-@pytest.mark.parametrize("applied", [*CURED, *NOT_ENOUGH], ids=lambda one: f"{one.example}: {one.words}")
+@pytest.mark.parametrize("applied", [*CURED, *MORE, *NOT_ENOUGH], ids=lambda one: f"{one.example}: {one.words}")
 def test_a_cure_can_be_applied(applied: Applied, tmp_path: Path) -> None:
     compile(applied.write(tmp_path).read_text(), applied.example, "exec")
 

@@ -158,8 +158,7 @@ def test_calls_that_await_each_other_s_full_slots_are_deadlocked() -> None:
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert set(finding.members) == {first.key, second.key, name.key}
-    assert "max_concurrency" in str(finding.advice)
-    assert "raise max_concurrency" in str(finding.advice)
+    assert "Raise max_concurrency of Office to 2" in str(finding.advice)
 
 
 def test_a_sync_get_in_an_async_method_belongs_to_the_method() -> None:
@@ -176,7 +175,7 @@ def test_a_sync_get_in_an_async_method_belongs_to_the_method() -> None:
 
     assert set(finding.members) == {loop.key, figures.key}
     assert finding.blocked_behind == (driver.key,)
-    assert "await ref" in str(finding.advice)
+    assert "Await the ObjectRef instead of ray.get in Office.report" in str(finding.advice)
 
 
 def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:

@@ -98,7 +98,7 @@ def test_a_coroutine_does_not_end_a_wait_that_blocks_its_event_loop() -> None:
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, bool(finding.assumed)) == ("deadlock", True)
-    assert "async def" in str(finding.advice)
+    assert "Await instead of blocking in threading.Event.wait" in str(finding.advice)
 
 
 def test_an_idle_library_server_may_end_the_wait() -> None:

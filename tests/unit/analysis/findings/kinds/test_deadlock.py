@@ -155,6 +155,6 @@ def test_many_waiters_are_folded_by_what_they_do(slots: int, queued: int) -> Non
     assert isinstance(entry, Entry)
     assert (entry.name, entry.line) == (f"{slots:,} × Semaphore.acquire", 25)
     assert entry.does == "each waits in asyncio.Semaphore.acquire for 3 × Semaphore.release (queued behind →1)"
-    assert "Let Semaphore.release start while its actor awaits" in str(finding.advice)
+    assert "ive Semaphore.release a concurrency group of its own" in str(finding.advice)
     assert len(finding.explanation) < 10
     assert took_s < 30.0
