@@ -140,7 +140,7 @@ def fix(possible: PossibleDeadlock) -> str:
     waiting = list(dict.fromkeys(one.name for one in _waiting(possible)))
     blocking = list(dict.fromkeys(one.name for one in possible.members if one.blocks_loop))
     if blocking and "event loop" in kinds:
-        return f"In {listed(blocking)}, await the ObjectRef instead of ray.get, which blocks the whole event loop."
+        return f"Await the ObjectRef instead of ray.get in {listed(blocking)}, which blocks its event loop."
     locks = {hold.name for one in possible.members for hold in one.holds if hold.kind == "lock"}
     if kinds == {"lock"} and locks.issuperset(one.awaits for one in possible.members):
         return f"Take the locks in the same order in {listed(waiting)}."
@@ -153,12 +153,12 @@ def fix(possible: PossibleDeadlock) -> str:
     if "lock" in kinds:
         holders = list(dict.fromkeys(one.name for one in possible.members if one.holds))
         awaited = list(dict.fromkeys(one.awaits for one in possible.members if one.awaits and one.awaits not in locks))
-        return (
-            f"Do not hold a lock in {listed(holders)} while waiting for {listed(awaited, ' or ') or 'anything else'}."
-        )
+        what = listed(awaited, " or ") or "anything else"
+        return f"Release the lock in {listed(holders)} before it waits for {what}."
     return (
-        f"Let {listed(queued, ' or ')} run while {'its actor waits' if len(queued) == 1 else 'their actors wait'}: "
-        "raise max_concurrency or give it a concurrency group of its own; or return the ObjectRef instead of waiting."
+        f"Raise max_concurrency of the {word(len(queued), 'actor', 'actors')} of {listed(queued)}; or give "
+        f"{listed(queued, ' or ')} a concurrency group of its own; or return the ObjectRef instead of waiting in "
+        f"{listed(waiting)}."
     )
 
 
