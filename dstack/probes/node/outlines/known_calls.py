@@ -29,7 +29,7 @@ from dstack.probes.node.outlines.definitions import (
 )
 from dstack.probes.node.outlines.definitions import Mapping as Dict
 from dstack.probes.node.outlines.steps import Steps
-from dstack.probes.node.outlines.values import choices, element_of, joined, refs_in
+from dstack.probes.node.outlines.values import choices, element_of, joined
 
 
 class Walker(Protocol):
@@ -367,8 +367,3 @@ def handle_of(value: Value) -> Value:
     """The actor that a class makes; None if it is no class."""
     made = [Handle(one.info) for one in choices(value) if isinstance(one, ActorClass)]
     return joined(made) if made else Handle() if isinstance(value, External) and value.name[:1].isupper() else None
-
-
-def has_refs(values: Sequence[Value]) -> bool:
-    """Whether there are refs in these values."""
-    return any(True for value in values for _ in refs_in(value))
