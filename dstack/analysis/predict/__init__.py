@@ -10,16 +10,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.predict.caller_steps import MOMENT_S, Place, name_of
 from dstack.analysis.predict.capacity import capacity_needs
 from dstack.analysis.predict.seen_world import SeenWorld
-from dstack.analysis.solve.reordering import (
-    QUEUED,
-    Acquire,
-    Id,
-    Possible,
-    Submit,
-    WaitFor,
-    possible_deadlocks,
-    step_yields,
-)
+from dstack.analysis.solve.reordering import Possible, possible_deadlocks
+from dstack.analysis.solve.world import QUEUED, Acquire, Id, Submit, WaitFor, step_yields
 from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
 from dstack.observed.outlines import ProgramOutline
 
@@ -188,7 +180,7 @@ class _Explained:
             return step.runs
         if isinstance(step, Acquire):
             places = self._stuck.items()
-            return [one for one, at in places if one != key and step.lock in self._world.locks(one, at)]
+            return [one for one, at in places if one != key and step.token in self._world.owes(one, at)]
         return [one for one in self._world.runs[key].after if one in self._stuck]
 
     def _holds_up(self, key: Id, queued: Id) -> bool:
@@ -234,7 +226,7 @@ class _Explained:
     def _awaited_name(self, key: Id) -> str:
         step = self._world.step(key, self._stuck[key])
         if isinstance(step, Acquire):
-            return _lock_name(step.lock)
+            return _lock_name(step.token)
         calls = [name_of(self._seen.attempts[str(one)].task) for one in self._awaited(key) if one in self._stuck]
         return calls[0] if calls else ""
 
@@ -256,7 +248,7 @@ class _Explained:
                 yield Hold(kind="only slot" if server.slots == 1 else "slot", name=name, amount=server.slots)
         wanted = {name for one in queued for name in self._world.runs[one].needs}
         yield from (Hold(kind="resource", name=str(name), amount=n) for name, n in run.needs.items() if name in wanted)
-        yield from (Hold(kind="lock", name=_lock_name(one)) for one in self._world.locks(key, self._stuck[key]))
+        yield from (Hold(kind="lock", name=_lock_name(one)) for one in self._world.owes(key, self._stuck[key]))
 
     def _queued(self) -> Sequence[Id]:
         return [key for key, position in self._stuck.items() if position == QUEUED]

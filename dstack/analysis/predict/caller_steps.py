@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.predict.source_walk import BEGIN, SourceWalk
-from dstack.analysis.solve.reordering import Acquire, Id, Release, Step, Submit, WaitFor
+from dstack.analysis.solve.world import Acquire, Id, Release, Step, Submit, WaitFor
 from dstack.model.snapshot import TaskAttempt
 from dstack.observed.outlines import FunctionOutline
 from dstack.observed.outlines import Step as SourceStep

@@ -13,7 +13,7 @@ from dstack import words
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.predict.caller_steps import CREATION, Place
 from dstack.analysis.predict.seen_world import SeenWorld, most_at_once
-from dstack.analysis.solve.reordering import Id, WaitFor
+from dstack.analysis.solve.world import Id, WaitFor
 from dstack.model.prediction import CapacityNeed
 
 WIDE = 2

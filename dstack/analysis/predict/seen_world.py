@@ -16,7 +16,7 @@ from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import has_one_slot
 from dstack.analysis.predict.caller_steps import CREATION, MOMENT_S, Caller, CallerSteps, Order, Place, called, name_of
-from dstack.analysis.solve.reordering import Id, Run, Server, Step, World
+from dstack.analysis.solve.world import Id, Run, Server, Step, World
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Key

@@ -1,12 +1,5 @@
 """Deadlocks that another order of the same calls could reach, found from one run that did not hang.
 
-A world is what was seen: runs of tasks, each with its steps in their order, and what the runs share: servers (actors)
-with slots, event loops, locks and resources. Any order of steps counts as possible that keeps these rules:
-
-- A run begins after its submission and its arguments, and calls of one caller to one server begin in their order.
-- A server has a number of slots. One with an event loop runs one call at a time, until that ends or awaits something.
-- A wait ends when all its runs have ended. A lock has one holder. Resources are held from begin to end of a run.
-
 A stuck set has runs at waits, and runs that cannot begin, each of which only the others of the set could release. It is
 reported if an order exists that leads there. Waits that are not certain keep their order, but no run is stuck in them.
 So what is reported can happen if the world is true; a set of more than :data:`LARGEST` runs is missed.
@@ -14,88 +7,31 @@ So what is reported can happen if the world is true; a set of more than :data:`L
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any, TypeAlias
 
 from dstack.analysis.solve.reduction import Digraph, strong_components
+from dstack.analysis.solve.world import (
+    EPSILON,
+    QUEUED,
+    UNSUBMITTED,
+    Acquire,
+    Id,
+    Submit,
+    WaitFor,
+    World,
+    step_yields,
+)
 
-Id: TypeAlias = Hashable
-"""A run, server, lock or resource."""
-UNSUBMITTED, QUEUED = -2, -1
-"""Positions of a run before its first step; others count the steps that it has done."""
 LARGEST = 8
 """The most runs of a stuck set."""
 MAX_WORK, MAX_STATES, MAX_CHOICES, MAX_QUEUED = 1_000_000, 3_000, 64, 16
 """Bound the search for sets, for an order that leads to one, the ways in which slots can be taken, and queues."""
 FEW_ALIKE = 3
 """The most runs of one shape on one server that are tried."""
-EPSILON = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Submits a run."""
-
-    run: Id
-
-
-@dataclass(frozen=True, slots=True)
-class WaitFor:
-    """Waits until all these runs have ended. If it ``yields``, the event loop is free meanwhile."""
-
-    runs: tuple[Id, ...]
-    yields: bool = False
-    is_certain: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    """Takes a lock."""
-
-    lock: Id
-    yields: bool = False
-    is_certain: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Gives a lock back."""
-
-    lock: Id
-
-
-Step: TypeAlias = "Submit | WaitFor | Acquire | Release"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a task on a ``server``, if it is a call on an actor. ``after`` are the runs that make its arguments.
-
-    Runs of one ``shape`` are alike: only some of them are tried. ``submitted`` and ``ended`` are when it was in the run
-    that was seen, by one clock: what had ended before another was submitted does not depend on that, so it need not be
-    looked at. Without these times all runs are.
-    """
-
-    steps: tuple[Step, ...] = ()
-    server: Id | None = None
-    needs: Mapping[Id, float] = field(default_factory=dict)
-    after: tuple[Id, ...] = ()
-    shape: Id = None
-    submitted: float | None = None
-    ended: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """How many runs an actor has at a time, and whether they share an event loop."""
-
-    slots: int = 1
-    has_loop: bool = False
 
 
 Stuck: TypeAlias = Mapping[Id, int]
@@ -117,107 +53,6 @@ class Possible:
     stuck: Stuck
     schedule: tuple[Event, ...]
     before: frozenset[Id]
-
-
-@dataclass(frozen=True)
-class World:
-    """What was seen: each run once, by its id, submitted by at most one other; and what they share."""
-
-    runs: Mapping[Id, Run]
-    servers: Mapping[Id, Server] = field(default_factory=dict)
-    capacity: Mapping[Id, float] = field(default_factory=dict)
-
-    @cached_property
-    def submission(self) -> Mapping[Id, tuple[Id, int]]:
-        """The run that submits each run, and at which of its steps."""
-        return {
-            step.run: (caller, number)
-            for caller, run in self.runs.items()
-            for number, step in enumerate(run.steps)
-            if isinstance(step, Submit)
-        }
-
-    @cached_property
-    def previous(self) -> Mapping[Id, Id]:
-        """The call of the same caller to the same server that was submitted before each call, if there is one."""
-        found: dict[Id, Id] = {}
-        for run in self.runs.values():
-            last: dict[Id, Id] = {}
-            for step in run.steps:
-                server = self.runs[step.run].server if isinstance(step, Submit) else None
-                if isinstance(step, Submit) and server is not None:
-                    if server in last:
-                        found[step.run] = last[server]
-                    last[server] = step.run
-        return found
-
-    @cached_property
-    def _submissions(self) -> Mapping[Id, tuple[list[float], list[int]]]:
-        """By caller: when it submitted its calls, in their order, and at which of its steps."""
-        found: dict[Id, tuple[list[float], list[int]]] = {}
-        for key, run in self.runs.items():
-            times: list[float] = []
-            numbers: list[int] = []
-            for number, step in enumerate(run.steps):
-                submitted = self.runs[step.run].submitted if isinstance(step, Submit) else None
-                if submitted is not None and (not times or submitted >= times[-1]):
-                    times.append(submitted)
-                    numbers.append(number)
-            found[key] = times, numbers
-        return found
-
-    def first_step_after(self, key: Id, time: float) -> int:
-        """A step of a run before which all that it waited for had ended by this time."""
-        times, numbers = self._submissions[key]
-        at = bisect_right(times, time)
-        return numbers[at - 1] if at else 0
-
-    @cached_property
-    def waits(self) -> Mapping[Id, Sequence[int]]:
-        """The positions at which each run may be stuck."""
-        found: dict[Id, Sequence[int]] = {}
-        for key, run in self.runs.items():
-            places = [
-                number
-                for number, step in enumerate(run.steps)
-                if isinstance(step, WaitFor | Acquire) and step.is_certain
-            ]
-            if places:
-                found[key] = places
-        return found
-
-    def shape(self, key: Id) -> Id:
-        """What runs that are alike have in common; the run itself if it has no shape."""
-        shape = self.runs[key].shape
-        return key if shape is None else shape
-
-    def end(self, key: Id) -> int:
-        """The position of a run that has ended."""
-        return len(self.runs[key].steps)
-
-    def server(self, key: Id) -> Server | None:
-        """The server of a run."""
-        server = self.runs[key].server
-        return self.servers.get(server) if server is not None else None
-
-    def locks(self, key: Id, position: int) -> set[Id]:
-        """The locks that a run holds at a position."""
-        held: set[Id] = set()
-        for step in self.runs[key].steps[: max(position, 0)]:
-            if isinstance(step, Acquire):
-                held.add(step.lock)
-            elif isinstance(step, Release):
-                held.discard(step.lock)
-        return held
-
-    def all_locks(self, key: Id) -> Iterator[Id]:
-        """The locks that a run takes."""
-        return (step.lock for step in self.runs[key].steps if isinstance(step, Acquire))
-
-    def step(self, key: Id, position: int) -> Step | None:
-        """The next step of a run; None before its begin and at its end."""
-        steps = self.runs[key].steps
-        return steps[position] if 0 <= position < len(steps) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +84,7 @@ class _Search:
         self._known: set[frozenset[tuple[Id, int]]] = set()
         self._on_server: dict[Id, list[Id]] = defaultdict(list)
         self._users: dict[Id, list[Id]] = defaultdict(list)
-        self._holders: dict[Id, list[tuple[Id, int]]] = defaultdict(list)
+        self._holders: dict[Id, dict[Id, list[int]]] = defaultdict(lambda: defaultdict(list))
         alike: dict[Id, int] = defaultdict(int)
         for key in self._in_cycles():
             run, places = world.runs[key], world.waits[key]
@@ -263,8 +98,8 @@ class _Search:
             for resource in run.needs:
                 self._users[resource].append(key)
             for place in places:
-                for lock in world.locks(key, place):
-                    self._holders[lock].append((key, place))
+                for token in world.owes(key, place):
+                    self._holders[token][key].append(place)
 
     def _in_cycles(self) -> Sequence[Id]:
         """The runs with waits that hold something which they may, through others, wait for themselves.
@@ -274,7 +109,7 @@ class _Search:
         world = self._world
         edges: dict[Any, list[Any]] = {}
         for key, run in world.runs.items():
-            queued, waits, held = ("queued", key), ("waits", key), [("lock", lock) for lock in world.all_locks(key)]
+            queued, waits, held = ("queued", key), ("waits", key), [("token", token) for token in world.taken(key)]
             edges.setdefault(queued, []).extend(("waits", one) for one in run.after)
             edges[queued].extend(("queued", one) for one in run.after)
             if key in world.previous:
@@ -289,7 +124,7 @@ class _Search:
                 if isinstance(step, WaitFor):
                     edges[waits].extend((form, one) for one in step.runs for form in ("queued", "waits"))
                 elif isinstance(step, Acquire):
-                    edges[waits].append(("lock", step.lock))
+                    edges[waits].append(("token", step.token))
                 if run.server is not None and step_yields(step):
                     edges[waits].append(("server", run.server))
             if key in world.waits:
@@ -305,7 +140,7 @@ class _Search:
             (
                 *(key for keys in self._on_server.values() for key in keys),
                 *(key for keys in self._users.values() for key in keys),
-                *(key for holders in self._holders.values() for key, _ in holders),
+                *(key for holders in self._holders.values() for key in holders),
             )
         )
         return ((key, place) for key in keys for place in self._world.waits[key])
@@ -353,7 +188,7 @@ class _Search:
             for target in step.runs:
                 yield from ([one] for one in self._forms(target))
         elif isinstance(step, Acquire):
-            yield from ([one] for one in self._holders[step.lock] if one[0] != key)
+            yield from self._taken(step.token, key, stuck)
         else:
             for argument in run.after:
                 yield from ([one] for one in self._forms(argument))
@@ -385,17 +220,29 @@ class _Search:
         for place in self._world.waits.get(key, ()):
             yield key, place
 
+    def _taken(self, token: Id, key: Id, stuck: Mapping[Id, int]) -> Iterator[Iterable[tuple[Id, int]]]:
+        """The ways in which others hold all of a token."""
+        places = self._holders[token]
+        inside = [one for one, place in stuck.items() if one != key and place in places[one]]
+        missing = self._world.count(token) - len(inside)
+        yield from self._chosen([one for one in places if one != key and one not in stuck], missing, places)
+
     def _full(self, server: Id, slots: int, stuck: Mapping[Id, int]) -> Iterator[Iterable[tuple[Id, int]]]:
         """The ways to take all slots of a server."""
         world = self._world
         inside = [one for one, place in stuck.items() if world.runs[one].server == server and place >= 0]
         others = [key for key in self._on_server[server] if key not in inside]
-        missing = slots - len(inside)
+        yield from self._chosen(others, slots - len(inside), world.waits)
+
+    def _chosen(
+        self, others: Sequence[Id], missing: int, places: Mapping[Id, Sequence[int]]
+    ) -> Iterator[Iterable[tuple[Id, int]]]:
+        """The ways to choose so many runs that are missing, each at one of its places."""
         if missing <= 0:
             yield ()
         elif missing <= min(len(others), LARGEST):
             for chosen in islice(combinations(others, missing), MAX_CHOICES):
-                yield from self._placed(chosen)
+                yield from self._placed(chosen, places)
 
     def _scarce(
         self, resource: Id, amount: float, key: Id, stuck: Mapping[Id, int]
@@ -419,15 +266,17 @@ class _Search:
                 if room + EPSILON < amount_of((*inside, *some)) <= world.capacity.get(resource, 0.0) + EPSILON
             ]
             for some in chosen:
-                yield from self._placed(some)
+                yield from self._placed(some, world.waits)
             if chosen:
                 return
 
-    def _placed(self, keys: Sequence[Id]) -> Iterator[Iterable[tuple[Id, int]]]:
-        """These runs, each at one of its waits."""
+    def _placed(
+        self, keys: Sequence[Id], places: Mapping[Id, Sequence[int]]
+    ) -> Iterator[Iterable[tuple[Id, int]]]:
+        """These runs, each at one of its places."""
         placed: list[tuple[tuple[Id, int], ...]] = [()]
         for key in keys:
-            placed = [(*some, (key, place)) for some in placed for place in self._world.waits[key]][:MAX_CHOICES]
+            placed = [(*some, (key, place)) for some in placed for place in places[key]][:MAX_CHOICES]
         return iter(placed)
 
     # Whether an order leads there
@@ -537,11 +386,6 @@ class _Search:
         return found
 
 
-def step_yields(step: Step) -> bool:
-    """Whether a step leaves the event loop to others while it waits."""
-    return isinstance(step, WaitFor | Acquire) and step.yields
-
-
 class _State:
     """Moves runs to their required positions, one step at a time; all others that matter have ended."""
 
@@ -620,7 +464,7 @@ class _State:
         if isinstance(step, WaitFor):
             return all(self._has_ended(target, state) for target in step.runs)
         if isinstance(step, Acquire):
-            return not any(step.lock in world.locks(*one) for one in running)
+            return sum(step.token in world.owes(*one) for one in running) < world.count(step.token)
         return True
 
     def _yields(self, place: tuple[Id, int]) -> bool:

@@ -8,20 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from dstack.analysis.solve.reordering import (
-    QUEUED,
-    Acquire,
-    Id,
-    Possible,
-    Release,
-    Run,
-    Server,
-    Step,
-    Submit,
-    WaitFor,
-    World,
-    possible_deadlocks,
-)
+from dstack.analysis.solve.reordering import Possible, possible_deadlocks
+from dstack.analysis.solve.world import QUEUED, Acquire, Id, Release, Run, Server, Step, Submit, WaitFor, World
 
 State = tuple[int, ...]
 """The position of each run: -2 not submitted, -1 queued, else the number of its steps done."""
@@ -58,17 +46,12 @@ class Orders:
                     moved[self.keys.index(step.run)] = -1
                 yield tuple(moved)
 
-    def holder(self, state: State, lock: object) -> object | None:
-        for key in self.keys:
-            held = False
-            for step in self.world.runs[key].steps[: max(0, self.at(state, key))]:
-                if isinstance(step, Acquire) and step.lock == lock:
-                    held = True
-                if isinstance(step, Release) and step.lock == lock:
-                    held = False
-            if held:
-                return key
-        return None
+    def left(self, state: State, token: object) -> int:
+        """How many of a token are left."""
+        done = [step for key in self.keys for step in self.world.runs[key].steps[: max(0, self.at(state, key))]]
+        taken = sum(isinstance(step, Acquire) and step.token == token for step in done)
+        given = sum(isinstance(step, Release) and step.token == token for step in done)
+        return self.world.tokens.get(token, 1) + given - taken
 
     def waits(self, state: State, key: object) -> bool:
         """Whether a run is at a step that cannot be done now, apart from its event loop."""
@@ -79,7 +62,7 @@ class Orders:
         step = steps[position]
         if isinstance(step, WaitFor):
             return not all(self.done(state, one) for one in step.runs)
-        return isinstance(step, Acquire) and self.holder(state, step.lock) is not None
+        return isinstance(step, Acquire) and self.left(state, step.token) < 1
 
     def may_move(self, state: State, key: object) -> bool:
         position, run = self.at(state, key), self.world.runs[key]
@@ -194,7 +177,7 @@ def random_world(rng: random.Random) -> World:
         after = (rng.choice(siblings),) if siblings and rng.random() < 0.2 else ()
         needs: dict[Id, float] = {"GPU": 1.0} if placed.get(name, "A") is None and rng.random() < 0.6 else {}
         runs[name] = Run(tuple(steps), placed.get(name), needs, after)
-    return World(runs, servers, {"GPU": float(rng.choice((1, 2)))})
+    return World(runs, servers, {"GPU": float(rng.choice((1, 2)))}, {"L": rng.choice((1, 1, 2)), "M": 1})
 
 
 def timed(world: World, rng: random.Random) -> World:
@@ -213,7 +196,7 @@ def timed(world: World, rng: random.Random) -> World:
         submitted = next(time for time, position in enumerate(positions) if position >= -1)
         ended = positions.index(len(world.runs[key].steps))
         runs[key] = replace(world.runs[key], submitted=float(submitted), ended=float(ended))
-    return World(runs, world.servers, world.capacity)
+    return replace(world, runs=runs)
 
 
 def is_there(orders: Orders, state: State, possible: Possible) -> bool:
