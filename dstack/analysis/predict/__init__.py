@@ -10,8 +10,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.predict.caller_steps import MOMENT_S, Place, name_of
 from dstack.analysis.predict.capacity import capacity_needs
 from dstack.analysis.predict.seen_world import SeenWorld
-from dstack.analysis.solve.reordering import Possible, possible_deadlocks
-from dstack.analysis.solve.world import QUEUED, Acquire, Id, Submit, WaitFor, step_yields
+from dstack.analysis.solve.reordering import possible_deadlocks
+from dstack.analysis.solve.world import QUEUED, Acquire, Id, Possible, Submit, WaitFor, step_yields
 from dstack.model.prediction import Blocked, CapacityNeed, Hold, Overtaking, PossibleDeadlock, Prediction
 from dstack.observed.outlines import ProgramOutline
 

@@ -11,48 +11,30 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from dstack.analysis.solve.reduction import Digraph, strong_components
+from dstack.analysis.solve.starvation import starving
 from dstack.analysis.solve.world import (
     EPSILON,
+    LARGEST,
     QUEUED,
     UNSUBMITTED,
     Acquire,
+    Event,
     Id,
+    Possible,
+    Stuck,
     Submit,
     WaitFor,
     World,
     step_yields,
 )
 
-LARGEST = 8
-"""The most runs of a stuck set."""
 MAX_WORK, MAX_STATES, MAX_CHOICES, MAX_QUEUED = 1_000_000, 3_000, 64, 16
 """Bound the search for sets, for an order that leads to one, the ways in which slots can be taken, and queues."""
 FEW_ALIKE = 3
 """The most runs of one shape on one server that are tried."""
-
-
-Stuck: TypeAlias = Mapping[Id, int]
-"""The position of each run of a stuck set: at a wait, or :data:`QUEUED`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A step of a schedule: a run is at a position now."""
-
-    run: Id
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Possible:
-    """A stuck set, and an order of events that leads to it once ``before`` have ended."""
-
-    stuck: Stuck
-    schedule: tuple[Event, ...]
-    before: frozenset[Id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +47,9 @@ class Outcome:
 
 def possible_deadlocks(world: World) -> Outcome:
     """The stuck sets that another order of the calls reaches, each with such an order."""
-    search = _Search(world)
+    search = _Search(world.without_passing())
     found = [one for start in search.starts() for one in search.from_start(start)]
+    found += starving(world)
     chosen: list[Possible] = []
     shapes: set[Id] = set()
     for possible in sorted(found, key=lambda one: len(one.stuck)):
@@ -223,7 +206,7 @@ class _Search:
     def _taken(self, token: Id, key: Id, stuck: Mapping[Id, int]) -> Iterator[Iterable[tuple[Id, int]]]:
         """The ways in which others hold all of a token."""
         places = self._holders[token]
-        inside = [one for one, place in stuck.items() if one != key and place in places[one]]
+        inside = [one for one, place in stuck.items() if one != key and place in places.get(one, ())]
         missing = self._world.count(token) - len(inside)
         yield from self._chosen([one for one in places if one != key and one not in stuck], missing, places)
 
@@ -270,9 +253,7 @@ class _Search:
             if chosen:
                 return
 
-    def _placed(
-        self, keys: Sequence[Id], places: Mapping[Id, Sequence[int]]
-    ) -> Iterator[Iterable[tuple[Id, int]]]:
+    def _placed(self, keys: Sequence[Id], places: Mapping[Id, Sequence[int]]) -> Iterator[Iterable[tuple[Id, int]]]:
         """These runs, each at one of its places."""
         placed: list[tuple[tuple[Id, int], ...]] = [()]
         for key in keys:

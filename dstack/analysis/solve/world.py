@@ -6,9 +6,9 @@ event loops, tokens and resources. Any order of steps counts as possible that ke
 - A run begins after its submission and its arguments, and calls of one caller to one server begin in their order.
 - A server has a number of slots. One with an event loop runs one call at a time, until that ends or awaits something.
 - A wait ends when all its runs have ended. Resources are held from begin to end of a run.
-- There are so many of each token, and a run can take one if one is left. A lock is one token, a semaphore several, which
-  a run gives back that has taken them. Others are *passed on*: an item of a queue, or room in it, or an event, which
-  one run gives and another one takes. What waits for an event gives its token back at once.
+- There are so many of each token, and a run can take one if one is left. A lock is one token, a semaphore several; who
+  takes them gives them back. Others are *passed on*: an item of a queue, or room in it, or an event, which one run
+  gives and another one takes. What waits for an event gives its token back at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Id: TypeAlias = Hashable
 """A run, server, token or resource."""
 UNSUBMITTED, QUEUED = -2, -1
 """Positions of a run before its first step; others count the steps that it has done."""
+LARGEST = 8
+"""The most runs of a stuck set."""
 EPSILON = 1e-9
 
 
@@ -221,3 +223,24 @@ class World:
 def step_yields(step: Step) -> bool:
     """Whether a step leaves the event loop to others while it waits."""
     return isinstance(step, WaitFor | Acquire) and step.yields
+
+
+Stuck: TypeAlias = Mapping[Id, int]
+"""The position of each run of a stuck set: at a wait, or :data:`QUEUED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A step of a schedule: a run is at a position now."""
+
+    run: Id
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """A stuck set, and an order of events that leads to it once ``before`` have ended."""
+
+    stuck: Stuck
+    schedule: tuple[Event, ...]
+    before: frozenset[Id]

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from dstack.analysis.solve.reordering import Possible, possible_deadlocks
-from dstack.analysis.solve.world import QUEUED, Acquire, Id, Release, Run, Server, Step, Submit, WaitFor, World
+from dstack.analysis.solve.reordering import possible_deadlocks
+from dstack.analysis.solve.world import (
+    QUEUED,
+    Acquire,
+    Id,
+    Possible,
+    Release,
+    Run,
+    Server,
+    Step,
+    Submit,
+    WaitFor,
+    World,
+)
 
 State = tuple[int, ...]
 """The position of each run: -2 not submitted, -1 queued, else the number of its steps done."""
@@ -177,7 +190,25 @@ def random_world(rng: random.Random) -> World:
         after = (rng.choice(siblings),) if siblings and rng.random() < 0.2 else ()
         needs: dict[Id, float] = {"GPU": 1.0} if placed.get(name, "A") is None and rng.random() < 0.6 else {}
         runs[name] = Run(tuple(steps), placed.get(name), needs, after)
-    return World(runs, servers, {"GPU": float(rng.choice((1, 2)))}, {"L": rng.choice((1, 1, 2)), "M": 1})
+    return World(runs, servers, {"GPU": float(rng.choice((1, 2)))}, {"L": rng.choice((1, 1, 2))})
+
+
+def with_queue(world: World, rng: random.Random) -> World:
+    """The world with a queue, or an event, that some of its runs use before or after their other steps."""
+    runs = dict(world.runs)
+    give: tuple[Step, ...] = (Acquire("room"), Release("item"))
+    take: tuple[Step, ...] = (Acquire("item"), Release("room"))
+    kind = rng.choice(("bounded", "unbounded", "event"))
+    if kind != "bounded":
+        give, take = (Release("item"),), (Acquire("item"), Release("item")) if kind == "event" else (Acquire("item"),)
+    for key, run in world.runs.items():
+        if run.server is not None and rng.random() < 0.8:
+            yields = bool(world.servers[run.server].has_loop and rng.random() < 0.6)
+            used = [
+                replace(one, yields=yields) if isinstance(one, Acquire) else one for one in rng.choice((give, take))
+            ]
+            runs[key] = replace(run, steps=rng.choice(((*used, *run.steps), (*run.steps, *used))))
+    return replace(world, runs=runs, tokens={**world.tokens, "item": 0, "room": rng.choice((1, 2))})
 
 
 def timed(world: World, rng: random.Random) -> World:
@@ -196,7 +227,27 @@ def timed(world: World, rng: random.Random) -> World:
         submitted = next(time for time, position in enumerate(positions) if position >= -1)
         ended = positions.index(len(world.runs[key].steps))
         runs[key] = replace(world.runs[key], submitted=float(submitted), ended=float(ended))
-    return replace(world, runs=runs)
+    return with_givers(replace(world, runs=runs), path)
+
+
+def without_times(world: World) -> World:
+    """The world without the times of its runs, so that none is left out."""
+    return replace(world, runs={key: replace(run, submitted=None, ended=None) for key, run in world.runs.items()})
+
+
+def with_givers(world: World, path: list[State]) -> World:
+    """The world whose passed tokens are given, one after the other, as in one run."""
+    steps = {key: [*run.steps] for key, run in world.runs.items()}
+    given: dict[Id, list[Id | None]] = {token: [None] * world.count(token) for token in world.passed_on}
+    for before, after in itertools.pairwise(path):
+        number = next(number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] + 1 == pair[1])
+        key = [*world.runs][number]
+        step = steps[key][before[number]] if before[number] >= 0 else None
+        if isinstance(step, Release) and step.token in given:
+            given[step.token].append(key)
+        elif isinstance(step, Acquire) and step.token in given:
+            steps[key][before[number]] = replace(step, given_by=given[step.token].pop(0))
+    return replace(world, runs={key: replace(run, steps=tuple(steps[key])) for key, run in world.runs.items()})
 
 
 def is_there(orders: Orders, state: State, possible: Possible) -> bool:
@@ -220,6 +271,23 @@ def test_another_order_hangs_exactly_if_one_of_all_orders_does(seed: int) -> Non
             there = [state for state in orders.reachable(orders.begin()) if is_there(orders, state, possible)]
             assert there
             assert all(is_there(orders, last, possible) for state in there[:3] for last in orders.reachable(state))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_starves_in_another_order_hangs_in_one_of_all_orders(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(20):
+        world = with_queue(random_world(rng), rng)
+        orders = Orders(world)
+        can_end, can_hang = orders.ends()
+        if not can_end:
+            continue
+        seen = timed(world, rng)
+        assert can_hang or not possible_deadlocks(seen).possible, world
+        for possible in possible_deadlocks(without_times(seen)).possible:
+            state = orders.replay(possible)
+            assert is_there(orders, state, possible)
+            assert all(is_there(orders, last, possible) for last in orders.reachable(state))
 
 
 def test_a_wait_that_is_not_certain_keeps_its_order_and_holds_nobody() -> None:
