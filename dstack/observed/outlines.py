@@ -14,7 +14,7 @@ from dstack.observed.frozen_dataclass import frozen_dataclass
 
 Path = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(max_length=1_000)]
-StepKind = Literal["call", "wait", "acquire", "release", "set"]
+StepKind = Literal["call", "wait", "acquire", "release"]
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,11 @@ class Step:
     A ``call`` submits the function or method ``name`` to Ray, or makes an actor of the class ``name``; it is empty if
     that is not known. The values of the calls ``takes`` are its arguments. It ``escapes`` if its ref also goes where
     the outline does not follow it. A ``wait`` is for the calls ``of``, by their positions among the steps, of which
-    those of the pass of a loop before may come later; there are none if the refs are not known. One with a ``name`` is
-    for an event, as ``self.event``, that only a ``set`` of this name ends. With ``awaits`` it frees the event loop
-    meanwhile. An ``acquire`` and its ``release`` are of the lock ``name``: ``self.lock``, or ``Class.lock`` of another
-    object, or a name of the module. ``loops`` are the lines of the loops around a step, outermost first. A step that
+    those of the pass of a loop before may come later; there are none if the refs are not known. With ``awaits`` it
+    frees the event loop meanwhile. An ``acquire`` and its ``release`` are of the lock ``name``: ``self.lock``, or
+    ``Class.lock`` of another object, or a name of the module; ``count`` can hold it at a time. What ``is_passed``, one
+    function acquires and another one releases, and there are ``count`` at the begin: items of a queue, the ``room`` in
+    it, a semaphore, an event. ``loops`` are the lines of the loops around a step, outermost first. A step that
     ``is_optional`` is in a branch, or after one that may have returned, or runs beside others, or it waits for one of
     its calls and it is not known for which. A step that ``is_timed`` has a timeout, or only asks whether there is a
     value, or continues with some of its values; in the last case alone it ``is_any``.
@@ -45,6 +46,8 @@ class Step:
     is_timed: bool = False
     is_any: bool = False
     is_optional: bool = False
+    count: Natural = 1
+    is_passed: bool = False
     loops: tuple[Natural, ...] = ()
 
 

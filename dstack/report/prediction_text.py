@@ -90,11 +90,12 @@ def _does(possible: PossibleDeadlock, at: int, numbers: dict[int, int]) -> str:
     """``keeps the only slot of Shop while it waits for Shop.ping, which is queued behind 2``."""
     member = possible.members[at]
     waits = f"waits for {member.awaits}" if member.awaits else "waits"
-    following = possible.members[at + 1] if at + 1 < len(possible.members) else None
-    if following is not None and following.is_queued and following.name == member.awaits:
-        behind = [str(numbers[index]) for index in following.held_up_by]
+    beside = [*possible.members[at + 1 : at + 2], *(possible.members[index] for index in member.held_up_by)]
+    queued = next((one for one in beside if one.is_queued and one.name == member.awaits), None)
+    if queued is not None:
+        behind = [str(numbers[index]) for index in queued.held_up_by]
         waits += f", which is queued behind {listed(behind)}" if behind else ", which cannot begin"
-    elif holders := [str(numbers[index]) for index in member.held_up_by]:
+    elif holders := [str(numbers[index]) for index in member.held_up_by if index in numbers]:
         waits += f", which {listed(holders)} {word(len(holders), 'holds', 'hold')}"
     holds = list(map(hold_in_words, member.holds))
     return f"keeps {listed(holds)} while it {waits}" if holds else waits
@@ -109,6 +110,8 @@ def hold_in_words(hold: Hold) -> str:
         return f"one of {hold.amount:g} slots of {where}"
     if hold.kind == "event loop":
         return f"the event loop of {where}"
+    if hold.kind == "lock" and hold.amount > 1:
+        return f"one of {hold.amount:g} permits of {hold.name}"
     return f"the lock {hold.name}" if hold.kind == "lock" else f"{hold.amount:g} {hold.name}"
 
 

@@ -225,7 +225,7 @@ class _Explained:
 
     def _awaited_name(self, key: Id) -> str:
         step = self._world.step(key, self._stuck[key])
-        if isinstance(step, Acquire):
+        if isinstance(step, Acquire) and step.token not in self._world.passed_on:
             return _lock_name(step.token)
         calls = [name_of(self._seen.attempts[str(one)].task) for one in self._awaited(key) if one in self._stuck]
         return calls[0] if calls else ""
@@ -248,7 +248,8 @@ class _Explained:
                 yield Hold(kind="only slot" if server.slots == 1 else "slot", name=name, amount=server.slots)
         wanted = {name for one in queued for name in self._world.runs[one].needs}
         yield from (Hold(kind="resource", name=str(name), amount=n) for name, n in run.needs.items() if name in wanted)
-        yield from (Hold(kind="lock", name=_lock_name(one)) for one in self._world.owes(key, self._stuck[key]))
+        locks = self._world.owes(key, self._stuck[key]) - self._world.passed_on
+        yield from (Hold(kind="lock", name=_lock_name(one), amount=self._world.count(one)) for one in locks)
 
     def _queued(self) -> Sequence[Id]:
         return [key for key, position in self._stuck.items() if position == QUEUED]

@@ -6,7 +6,7 @@ They come from the outline of its source, from samples, and from the times of it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -55,14 +55,14 @@ class Order:
         self._caller = caller
         self._sampled = sampled
         self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()
-        self.has_locks = any(step.kind == "acquire" or (step.kind == "wait" and step.name) for step in self.steps)
+        self.has_locks = any(step.kind in ("acquire", "release") for step in self.steps)
         self.walk = SourceWalk(self.steps, is_whole=is_whole)
         has_ended = caller.attempt is not None and caller.attempt.state == "finished"
         found = self.walk.sites([called(call) for call in caller.calls], has_ended=has_ended)
         ids = (call.task.task_id for call in caller.calls)
         self.site_of = {key: site for key, site in zip(ids, found, strict=True) if site is not None}
         self._waits: dict[int, tuple[int | None, bool | None]] = {}
-        unsure = (number for number, one in enumerate(self.steps) if one.kind == "wait" and not one.of and not one.name)
+        unsure = (number for number, one in enumerate(self.steps) if one.kind == "wait" and not one.of)
         self.first_unsure = next(unsure, None)
 
     def wait_of(self, call: Attempt) -> tuple[int | None, bool | None]:
@@ -113,19 +113,22 @@ class Order:
 class CallerSteps:
     """The steps of a caller: its calls in their order, with its waits and locks between them.
 
-    ``setters`` are the calls that set the events of its actor. ``places`` are those of the steps in which it can be
-    stuck, by position; ``arguments`` are the calls whose values its calls take. ``unsure_from`` is the position from
-    which on it may have waited for anything before.
+    ``passed`` are the names of what calls of its actor pass on, as far as that is known. ``places`` are those of the
+    steps in which it can be stuck, by position; ``arguments`` are the calls whose values its calls take. ``permits``
+    are how many can hold each of its locks, ``tokens`` how many there are of what it passes on. ``unsure_from`` is
+    the position from which on it may have waited for anything before.
     """
 
-    def __init__(self, caller: Caller, order: Order, setters: Mapping[str, Attempt]) -> None:
+    def __init__(self, caller: Caller, order: Order, passed: Set[str]) -> None:
         self.steps: list[Step] = []
         self.places: dict[int, Place] = {}
         self.arguments: dict[Id, tuple[Id, ...]] = {}
+        self.permits: dict[Id, int] = {}
+        self.tokens: dict[Id, int] = {}
         self.unsure_from: int | None = None
         self._caller = caller
         self._order = order
-        self._setters = setters
+        self._passed = passed
         self._open = _OpenCalls(order)
         self._held: dict[str, SourceStep] = {}
         self._last: dict[int, Id] = {}
@@ -180,12 +183,12 @@ class CallerSteps:
     def _add_locks(self, end: int) -> None:
         """Add what is locked and released up to a step of the source, and where locks are held in an ``await``."""
         for step in self._order.steps[self._done + 1 : end] if self._order.has_locks else ():
-            if step.kind == "acquire" and not step.is_optional and step.name not in self._held:
+            if step.is_passed:
+                if step.name in self._passed:
+                    self._add_token(step)
+            elif step.kind == "acquire" and not step.is_optional and step.name not in self._held:
                 self._held[step.name] = step
-                self.places[len(self.steps)] = Place(step.file, step.line, step.source)
-                self.steps.append(Acquire(self._lock(step), step.awaits))
-            elif step.kind == "wait" and step.name and not step.is_timed and not step.is_optional:
-                self._add_event(step)
+                self._add_token(step)
             elif step.kind == "wait" and step.awaits and not step.of and self._held:
                 self.places[len(self.steps)] = Place(step.file, step.line, step.source)
                 self.steps.append(WaitFor((), yields=True))  # others may run meanwhile
@@ -193,14 +196,16 @@ class CallerSteps:
                 self.steps.append(Release(self._lock(self._held.pop(step.name))))
         self._done = max(self._done, end - 1)
 
-    def _add_event(self, step: SourceStep) -> None:
-        """Add a wait for the one call that sets an event, unless the times show that it was not waited for."""
-        own, setter = self._caller.attempt, self._setters.get(step.name)
-        if own is None or setter is None or setter.started_at is None or setter.task.task_id == own.task.task_id:
+    def _add_token(self, step: SourceStep) -> None:
+        """Add what is taken or given by a step of the source."""
+        token = self._lock(step)
+        (self.tokens if step.is_passed else self.permits)[token] = step.count
+        if step.kind == "release":
+            self.steps.append(Release(token))
             return
-        if own.ended_at is None or own.ended_at >= setter.started_at:
+        if not step.is_timed:
             self.places[len(self.steps)] = Place(step.file, step.line, step.source)
-            self.steps.append(WaitFor((setter.task.task_id,), step.awaits))
+        self.steps.append(Acquire(token, step.awaits, not step.is_timed))
 
     def _lock(self, step: SourceStep) -> Id:
         """The identity of a lock: of the object of an actor, or of its process and the file that names it.

@@ -16,6 +16,7 @@ from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import has_one_slot
 from dstack.analysis.predict.caller_steps import CREATION, MOMENT_S, Caller, CallerSteps, Order, Place, called, name_of
+from dstack.analysis.predict.passed_on import names_passed, with_givers
 from dstack.analysis.solve.world import Id, Run, Server, Step, World
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor
@@ -26,6 +27,8 @@ from dstack.words import grouped
 
 REPLY_S = 0.05
 """The end of a call is when its caller knows it: up to so long after the next call has begun."""
+INERT = ("__ray_ready__", "__ray_terminate__")
+"""Methods of all actors, which do nothing with what an actor has."""
 MOST_AT_ONCE = 200
 """How many of the last calls of an async actor may be the caller of another one."""
 
@@ -49,18 +52,19 @@ class SeenWorld:
         self._functions = {(job, function.name): function for job, one in known.items() for function in one.functions}
         self._classes = {(job, found.name): found for job, one in known.items() for found in one.classes}
         self._sampled = shown_waits
-        is_whole = not history.history.left_out + history.history.dropped
         self._servers = self._known_servers()
         self._arguments: dict[Id, tuple[Id, ...]] = {}
-        self._setters: dict[str, Mapping[str, Attempt]] = {}
+        self._is_whole = not history.history.left_out + history.history.dropped
+        self._passed: dict[str, Set[str]] = {}
+        self._permits: dict[Id, int] = {}
+        self._tokens: dict[Id, int] = {}
         self._callers = self._by_caller()
-        self._orders = {key: Order(one, self._sampled, is_whole=is_whole) for key, one in self._callers.items()}
+        self._orders = {key: Order(one, self._sampled, is_whole=self._is_whole) for key, one in self._callers.items()}
         self._sites = {key: site for order in self._orders.values() for key, site in order.site_of.items()}
-        self.world = World(
-            {key: self._run(key, self._steps(caller)) for key, caller in self._callers.items()},
-            self._servers,
-            self._capacity(),
-        )
+        own = {key: self._steps(caller) for key, caller in self._callers.items()}
+        steps = with_givers(own, self._tokens, self.attempts)
+        runs = {key: self._run(key, steps[key]) for key in self._callers}
+        self.world = World(runs, self._servers, self._capacity(), {**self._permits, **self._tokens})
 
     def outline_of(self, attempt: Attempt) -> FunctionOutline | None:
         """The outline of the function of an attempt, if its source was read."""
@@ -174,25 +178,27 @@ class SeenWorld:
 
     def _steps(self, caller: Caller) -> tuple[Step, ...]:
         actor_id = caller.attempt.task.actor_id if caller.attempt else None
-        found = CallerSteps(caller, self._orders[caller.key], self._setters_on(actor_id) if actor_id else {})
+        passed = self._passed_on(actor_id) if actor_id else set()
+        found = CallerSteps(caller, self._orders[caller.key], passed)
         self.places.update(((caller.key, position), place) for position, place in found.places.items())
         self._arguments.update(found.arguments)
+        self._permits.update(found.permits)
+        self._tokens.update(found.tokens)
         if found.unsure_from is not None:
             self.unsure_from[caller.key] = found.unsure_from
         return tuple(found.steps)
 
-    def _setters_on(self, actor_id: str) -> Mapping[str, Attempt]:
-        """By event of an actor: the call that sets it, if there is one."""
-        if actor_id not in self._setters:
-            sets = (
-                (step.name, one)
-                for one in self._on_actor.get(actor_id, ())
-                if (outline := self.outline_of(one)) is not None
-                for step in outline.steps
-                if step.kind == "set" and not step.is_optional
-            )
-            self._setters[actor_id] = {name: calls[0] for name, calls in grouped(sets).items() if len(calls) == 1}
-        return self._setters[actor_id]
+    def _passed_on(self, actor_id: str) -> Set[str]:
+        """What calls of an actor pass to each other, as items of a queue, if all that they did with it is known."""
+        if actor_id not in self._passed:
+            creation = self.attempts.get(str(self._creation_of.get(actor_id)))
+            calls = [*self._on_actor.get(actor_id, ()), *([creation] if creation else [])]
+            outlines = [self.outline_of(one) for one in calls if called(one) not in INERT]
+            known = [one for one in outlines if one is not None]
+            has_all = self._is_whole and creation is not None and len(known) == len(outlines)
+            is_known = has_all and not any(one.state == "failed" for one in calls)
+            self._passed[actor_id] = names_passed(known) if is_known else set()
+        return self._passed[actor_id]
 
     # What runs share
 

@@ -37,10 +37,9 @@ MAX_MOVES = 200_000
 def starving(world: World) -> Iterator[Possible]:
     """The sets of runs that starve in an order that delays what gives a token."""
     givers: dict[Id, set[Id]] = defaultdict(set)
-    for key, run in world.runs.items():
-        for step in run.steps if world.passed_on else ():
-            if isinstance(step, Release) and step.token in world.passed_on:
-                givers[step.token].add(key)
+    for key in world.runs if world.passed_on else ():
+        for token in world.owes(key, QUEUED):
+            givers[token].add(key)
     moves = 0
     for late in givers.values():
         order = _Order(world, late)

@@ -10,7 +10,8 @@ import ast
 import builtins
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.outlines.source_modules import (
@@ -18,6 +19,7 @@ from dstack.probes.node.outlines.source_modules import (
     AnyFunction,
     SourceModule,
     assignments,
+    attributes_of,
     bindings_of,
     captured_names,
     own_definitions,
@@ -155,17 +157,45 @@ class Handle:
     info: ClassInfo | None = None
 
 
+SharedKind = Literal["lock", "semaphore", "event", "queue"]
+
+
 @dataclass(eq=False, slots=True)
 class Lock:
-    """A lock that one thread or coroutine holds at a time, or an event; ``name`` is empty until it is assigned."""
+    """What threads or coroutines wait for in their process; ``name`` is empty until it is assigned.
 
-    name: str = ""
+    ``count`` can hold a lock or semaphore at a time, or are in a queue at most: 0 if any number is.
+    """
+
+    kind: SharedKind = "lock"
     is_async: bool = False
-    is_event: bool = False
+    count: int = 1
+    name: str = ""
+    is_passed: bool = False
 
-    def named(self, name: str) -> Lock:
-        """The same with a name."""
-        return Lock(name, self.is_async, self.is_event)
+    def named(self, name: str, *, is_passed: bool = False) -> Lock:
+        """The same with a name; if it ``is_passed``, one method acquires what another one releases."""
+        return replace(self, name=name, is_passed=is_passed or self.is_passed)
+
+    @property
+    def uses(self) -> dict[str, Sequence[Use]]:
+        """What each method that is known does, in this order."""
+        if self.kind == "queue":
+            room = Use("acquire", "room", self.count), Use("release", "room", self.count)
+            put, get = (room[:1], room[1:]) if self.count else ((), ())
+            return {"put": (*put, Use("release", "", 0)), "get": (Use("acquire", "", 0), *get)}
+        if self.kind == "event":
+            return {"wait": (Use("acquire", "", 0), Use("release", "", 0)), "set": (Use("release", "", 0),)}
+        return {"acquire": (Use("acquire", "", self.count),), "release": (Use("release", "", self.count),)}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a method takes or gives: the ``part`` of a queue or semaphore, of which ``count`` are there at the begin."""
+
+    kind: Literal["acquire", "release"]
+    part: str
+    count: int
 
 
 @dataclass(eq=False, slots=True)
@@ -311,7 +341,7 @@ class Scope:
             return self.program.defined(node)
         value = self.program.evaluate(node, self) if isinstance(node, ast.expr) else None
         if isinstance(value, Lock) and not value.name and self.parent is None:
-            return value.named(self.module.qualified(name))
+            return value.named(self.module.qualified(name)) if value.kind == "lock" else None
         return value
 
 
@@ -479,11 +509,73 @@ class ClassInfo:
         evaluate = self.scope.program.evaluate
         values = [evaluate(node, scope) if node is not None else None for node, scope in listed]
         if values and all(isinstance(one, Lock) for one in values):
-            locks = [one for one in values if isinstance(one, Lock)]
-            if any(one.is_event for one in locks) and (len(locks) > 1 or not self.scope.program.is_set_once(name)):
-                return None
-            return Lock(f"{self.name}.{name}", any(one.is_async for one in locks), locks[0].is_event)
+            return self._shared(name, [one for one in values if isinstance(one, Lock)])
         return values[0] if len(values) == 1 else None
+
+    def _shared(self, name: str, values: Sequence[Lock]) -> Lock | None:
+        """The lock, queue or event that is assigned to an attribute, if all uses of it in the program are known."""
+        value = values[0]
+        if all(one.kind == "lock" for one in values):
+            return Lock(is_async=any(one.is_async for one in values), name=f"{self.name}.{name}")
+        if len(values) > 1 or value.count < 0:
+            return None
+        uses = [use for use in self.scope.program.uses_of(name) if not self._is_of_another(use)]
+        if value.kind == "semaphore" and value.count and all(self._is_held(use) for use in uses):
+            return value.named(f"{self.name}.{name}")
+        is_known = all(self._is_assigned(use) or self._is_passing(use, value) for use in uses)
+        is_known = is_known and sum(map(self._is_assigned, uses)) == 1 and self._is_alone
+        return value.named(f"{self.name}.{name}", is_passed=True) if is_known else None
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other class of the program, and none that was not read, shares its attributes."""
+        others = [one for one in self.scope.program.classes if one is not self]
+        return len(self.mro) == 1 and not self.has_unknown_base and not any(self in one.mro for one in others)
+
+    def _is_of_another(self, use: AttributeUse) -> bool:
+        """Whether an attribute of this name is a method that is called, or one of an object of another class."""
+        is_called = isinstance(use.parents[0], ast.Call) and use.parents[0].func is use.node
+        return is_called or (use.method is not None and use.method.owner is not self and use.is_of_self)
+
+    def _is_assigned(self, use: AttributeUse) -> bool:
+        is_target = isinstance(use.node.ctx, ast.Store) and use.is_of_self
+        return is_target and use.method is not None and use.method.owner is self and use.method.name == "__init__"
+
+    def _is_held(self, use: AttributeUse) -> bool:
+        """Whether it is assigned by the constructor, or taken by a ``with``."""
+        return self._is_assigned(use) or (isinstance(use.parents[0], ast.withitem) and use.is_of_self)
+
+    def _is_passing(self, use: AttributeUse, value: Lock) -> bool:
+        """Whether it is a plain use in a method that is only called through Ray, without a timeout."""
+        called, call, around = use.parents[:3]
+        if not (isinstance(called, ast.Attribute) and isinstance(call, ast.Call) and call.func is called):
+            return False
+        uses, method = value.uses.get(called.attr, ()), use.method
+        is_awaited = value.is_async and called.attr not in ("set", "release")
+        has_arguments = bool(call.keywords) or len(call.args) != (called.attr == "put")
+        if not uses or has_arguments or isinstance(around, ast.Await) != is_awaited or not use.is_of_self:
+            return False
+        return method is not None and method.owner is self and not self._calls_itself(method.name)
+
+    def _calls_itself(self, name: str) -> bool:
+        """Whether the class uses a method of its own other than through Ray."""
+        own = {one.parameters[0] for one in self.methods.values() if one.is_bound and one.parameters}
+        return any(
+            node.attr == name and not _is_remote(parents[0]) and (_is_super(node.value) or _name_of(node.value) in own)
+            for node, parents in attributes_of(self.node)
+        )
+
+
+def _is_remote(around: ast.AST) -> bool:
+    return isinstance(around, ast.Attribute) and around.attr in ("remote", "options")
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _name_of(node.func) == "super"
+
+
+def _name_of(node: ast.expr) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def group_of(method: FunctionInfo) -> str | None:
@@ -509,6 +601,21 @@ def as_maker(value: Value) -> Maker | None:
     return Maker() if value == External("ray.remote") else value if isinstance(value, Maker) else None
 
 
+@dataclass(frozen=True, slots=True)
+class AttributeUse:
+    """An attribute in the source, what is around it from within, and the innermost function, if it has a name."""
+
+    node: ast.Attribute
+    parents: Sequence[ast.AST]
+    method: FunctionInfo | None
+
+    @property
+    def is_of_self(self) -> bool:
+        """Whether it is one of the object whose method this is."""
+        method = self.method
+        return method is not None and method.is_bound and _name_of(self.node.value) in method.parameters[:1]
+
+
 @dataclass
 class Program:
     """The files of a program by the names of their modules; ``evaluate`` gives what an expression always is.
@@ -528,11 +635,25 @@ class Program:
     evaluated: set[ast.expr] = field(default_factory=set)
     inert: dict[Hashable, Value] = field(default_factory=dict)
     _by_node: dict[ast.AST, FunctionInfo | ClassInfo] = field(default_factory=dict)
+    _uses: dict[str, Sequence[AttributeUse]] = field(default_factory=dict)
 
-    def is_set_once(self, name: str) -> bool:
-        """Whether one place of the program sets an event of this name, and none clears it."""
-        uses = re.compile(rf"\b{re.escape(name)}\.(set|clear)\b")
-        return [use for one in self.modules.values() for use in uses.findall(one.text)] == ["set"]
+    def uses_of(self, name: str) -> Sequence[AttributeUse]:
+        """Each attribute of this name in the program."""
+        if name not in self._uses:
+            trees = (module.tree for module in self.modules.values() if f".{name}" in module.text)
+            self._uses[name] = [
+                AttributeUse(node, parents, self._innermost(parents))
+                for tree in trees
+                for node, parents in attributes_of(tree)
+                if node.attr == name
+            ]
+        return self._uses[name]
+
+    def _innermost(self, parents: Iterable[ast.AST]) -> FunctionInfo | None:
+        around = next(
+            (one for one in parents if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))), None
+        )
+        return self.function(around) if around is not None else None
 
     @property
     def has_calls_with_groups(self) -> bool:

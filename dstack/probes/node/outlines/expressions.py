@@ -403,30 +403,32 @@ class Expressions:
         return None
 
     def _lock_call(self, node: ast.Call, lock: Lock, name: str, arguments: Arguments) -> Value:
-        if lock.is_event:
-            return self._event_call(node, lock, name, arguments)
-        if name == "release":
+        self.steps.escape(arguments.all)
+        if lock.is_passed:
+            self._use(node, lock, name)
+        elif name == "release":
             self.release(node, lock)
+        elif name == "acquire" and lock.is_async:
+            return Awaitable((lock,))
         elif name == "acquire":
-            if lock.is_async:
-                return Awaitable((lock,))
             may_fail = arguments.get(0, "blocking") not in (None, Constant(True))
             self.acquire(node, lock, is_timed=may_fail or arguments.limits(1))
         return None
 
-    def _event_call(self, node: ast.Call, event: Lock, name: str, arguments: Arguments) -> Value:
-        if name == "wait" and event.is_async:
-            return Awaitable((event,))
-        if event.name.startswith("self.") and name in ("wait", "set"):
-            is_timed = name == "wait" and arguments.limits(0)
-            self.steps.add("wait" if name == "wait" else "set", node, event.name, is_timed=is_timed)
-        return None
+    def _use(self, node: ast.expr, lock: Lock, name: str) -> None:
+        """What a method of a queue, semaphore or event takes and gives."""
+        for one in lock.uses.get(name, ()) if lock.name.startswith("self.") else ():
+            part = f"{lock.name} {one.part}".strip()
+            draft = self.steps.drafts[self.steps.add(one.kind, node, part, awaits=lock.is_async)]
+            draft.count, draft.is_passed = one.count, True
 
     def acquire(self, node: ast.expr, lock: Lock, *, is_timed: bool = False) -> int | None:
         """The step in which a lock is taken; None for one that is only known here."""
         if not lock.name:
             return None
-        return self.steps.add("acquire", node, lock.name, awaits=lock.is_async, is_timed=is_timed)
+        acquired = self.steps.add("acquire", node, lock.name, awaits=lock.is_async, is_timed=is_timed)
+        self.steps.drafts[acquired].count = lock.count
+        return acquired
 
     def release(self, node: ast.expr, lock: Lock) -> int | None:
         """The step in which a lock is released."""
@@ -518,10 +520,6 @@ class Expressions:
         return None
 
     def _run_part(self, part: Value, node: ast.expr, *, blocks: bool) -> Value:
-        if isinstance(part, Lock) and part.is_event:
-            if part.name.startswith("self."):
-                self.steps.add("wait", node, part.name, awaits=not blocks)
-            return None
         if isinstance(part, Lock):
             self.acquire(node, part)
             return None
@@ -593,7 +591,7 @@ class Expressions:
 
     def _assign_name(self, name: str, value: Value) -> None:
         running = self.steps.current
-        if isinstance(value, Lock) and not value.name and running.scope.parent is None:
+        if isinstance(value, Lock) and value.kind == "lock" and not value.name and running.scope.parent is None:
             value = value.named(running.module.qualified(name))
         running.names[name] = value
         if name in running.captured:

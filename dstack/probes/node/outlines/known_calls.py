@@ -25,6 +25,7 @@ from dstack.probes.node.outlines.definitions import (
     Maker,
     Refs,
     RemoteFunction,
+    SharedKind,
     Value,
 )
 from dstack.probes.node.outlines.definitions import Mapping as Dict
@@ -162,28 +163,38 @@ def _run(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return walker.run_async(arguments.positional[0] if arguments.positional else None, node, blocks=True)
 
 
-def _lock(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock()
+def _shared(kind: SharedKind, *, is_async: bool = False) -> Known:
+    def made(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+        return Lock(kind, is_async)
+
+    return made
 
 
-def _async_lock(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock(is_async=True)
+def _semaphore(*, is_async: bool = False) -> Known:
+    def made(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+        count = _count(arguments, "value", 1)
+        return Lock("lock" if count == 1 else "semaphore", is_async, count) if count is not None else None
+
+    return made
 
 
-def _event(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock(is_event=True)
+def _queue(*, is_async: bool = False) -> Known:
+    def made(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
+        count = _count(arguments, "maxsize", 0)
+        return Lock("queue", is_async, max(0, count)) if count is not None else None
+
+    return made
 
 
-def _async_event(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock(is_async=True, is_event=True)
-
-
-def _semaphore(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock() if arguments.get(0, "value") in (None, Constant(1)) and arguments.is_whole else None
-
-
-def _async_semaphore(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
-    return Lock(is_async=True) if _semaphore(walker, node, arguments) else None
+def _count(arguments: Arguments, name: str, default: int) -> int | None:
+    """The number that the only argument states; None if that is not known."""
+    given = [*arguments.all]
+    if not given and arguments.is_whole:
+        return default
+    value = arguments.get(0, name)
+    is_stated = len(given) == 1 and arguments.is_whole and isinstance(value, Constant)
+    number = value.value if is_stated and isinstance(value, Constant) else None
+    return number if isinstance(number, int) else None
 
 
 def _nothing(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -226,6 +237,7 @@ def _len(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
     return Constant(len(value.elements)) if isinstance(value, Items) and value.is_fixed else None
 
 
+QUEUES = ("Queue", "LifoQueue", "PriorityQueue")
 KNOWN: Mapping[str, Mapping[str, Known]] = {
     "ray": {
         "get": _get,
@@ -245,18 +257,20 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         **dict.fromkeys(("shield", "create_task", "ensure_future"), _awaitable),
         "wrap_future": _same,
         "as_completed": _collection,
-        "Lock": _async_lock,
-        "Event": _async_event,
-        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _async_semaphore),
+        "Lock": _shared("lock", is_async=True),
+        "Event": _shared("event", is_async=True),
+        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore(is_async=True)),
+        **dict.fromkeys(QUEUES, _queue(is_async=True)),
     },
     "concurrent.futures": {"as_completed": _collection},
     "threading": {
         "Thread": _thread,
         "Timer": _timer,
-        **dict.fromkeys(("Lock", "RLock"), _lock),
-        "Event": _event,
-        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore),
+        **dict.fromkeys(("Lock", "RLock"), _shared("lock")),
+        "Event": _shared("event"),
+        **dict.fromkeys(("Semaphore", "BoundedSemaphore"), _semaphore()),
     },
+    "queue": {**dict.fromkeys(QUEUES, _queue()), "SimpleQueue": _queue()},
     "collections": {"deque": _collection},
     "typing": {"cast": lambda walker, node, arguments: arguments.get(1, "val")},
     "": {

@@ -107,6 +107,16 @@ def _target_of(node: ast.AST) -> ast.AST | None:
     return node if isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Store) else None
 
 
+def attributes_of(tree: ast.AST) -> Iterator[tuple[ast.Attribute, Sequence[ast.AST]]]:
+    """The attributes in a tree, each with the nodes around it, the innermost first."""
+    waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
+    while waiting:
+        node, parents = waiting.pop()
+        if isinstance(node, ast.Attribute):
+            yield node, parents
+        waiting += [(one, (node, *parents)) for one in ast.iter_child_nodes(node)]
+
+
 def assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """The targets of assignments with what they get; None for a part of it."""
     for node in nodes:

@@ -40,6 +40,8 @@ class Draft:
     is_any: bool
     is_optional: bool
     loops: tuple[int, ...]
+    count: int = 1
+    is_passed: bool = False
     of: set[int] = field(default_factory=set)
     takes: set[int] = field(default_factory=set)
     escapes: bool = False
@@ -59,6 +61,8 @@ class Draft:
             is_timed=self.is_timed or self.is_any,
             is_any=self.is_any and not self.is_timed,
             is_optional=self.is_optional,
+            count=self.count,
+            is_passed=self.is_passed,
             loops=self.loops,
         )
 
@@ -263,6 +267,8 @@ class Steps:
         """The acquires without a later release of the lock, and the releases without an acquire before."""
         names = [(one.kind, one.name) for one in self.drafts]
         for at, (kind, name) in enumerate(names):
+            if self.drafts[at].is_passed:
+                continue
             other, where = ("release", names[at:]) if kind == "acquire" else ("acquire", names[:at])
             if kind in ("acquire", "release") and (other, name) not in where:
                 yield at

@@ -324,21 +324,52 @@ def test_concurrency_groups_and_their_methods_are_read_if_they_are_literals(
         assert [one.group for one in found.functions if one.name.startswith("A.")] == ["io", ""]
 
 
-@pytest.mark.parametrize(("more", "kinds"), [("", ["set", "wait"]), ("def other(self): self.ready.set()", [])])
-def test_an_event_of_an_actor_is_known_if_one_place_sets_it(more: str, kinds: list[str], tmp_path: Path) -> None:
-    source = f"""
-    import asyncio
-    @ray.remote
-    class A:
-        def __init__(self): self.ready = asyncio.Event()
-        def open(self): self.ready.set()
-        async def enter(self): await self.ready.wait()
-        {more}
-    """
+SHARED = """
+import queue
+@ray.remote
+class A:
+    def __init__(self): self.jobs = {made}
+    {methods}
+"""
+TAKES, GIVES = "acquire self.jobs", "release self.jobs"
 
-    steps = [step for one in outline_of(tmp_path, source).functions for step in one.steps if step.name == "self.ready"]
-    assert sorted(step.kind for step in steps) == kinds
-    assert all(step.awaits for step in steps if step.kind == "wait")
+
+@pytest.mark.parametrize(
+    ("made", "methods", "steps"),
+    [
+        ("queue.Queue()", "def get(self): return self.jobs.get()", [TAKES]),
+        ("queue.SimpleQueue()", "def put(self, job): self.jobs.put(job)", [GIVES]),
+        ("queue.Queue(maxsize=2)", "def put(self, job): self.jobs.put(job)", ["acquire self.jobs room", GIVES]),
+        ("queue.LifoQueue(2)", "def get(self): return self.jobs.get()", [TAKES, "release self.jobs room"]),
+        ("asyncio.Queue()", "async def get(self): return await self.jobs.get()", [f"{TAKES} awaits"]),
+        ("asyncio.Event()", "async def enter(self): await self.jobs.wait()", [f"{TAKES} awaits", GIVES]),
+        ("threading.Event()", "def open(self): self.jobs.set()", [GIVES]),
+        ("threading.Semaphore(2)", "def enter(self): self.jobs.acquire()", [TAKES]),
+        ("threading.Semaphore(2)", "def f(self):\n        with self.jobs: ...", [TAKES, GIVES]),
+        ("queue.Queue()", "def get(self):\n        while True: self.jobs.get()", [f"{TAKES} loop"]),
+        # What is not known
+        ("queue.Queue(SIZE)", "def get(self): return self.jobs.get()", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get(timeout=1)", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get_nowait()", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get()\n    def is_idle(self): return self.jobs.empty()", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get()\n    def give(self): return self.jobs", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get()\n    def more(self): return self.get()", []),
+        ("queue.Queue()", "def get(self): return list(map(lambda at: self.jobs.get(), 'ab'))", []),
+        ("asyncio.Queue()", "async def get(self): return await asyncio.wait_for(self.jobs.get(), 1)", []),
+        ("threading.Event()", "def enter(self): self.jobs.wait()\n    def close(self): self.jobs.clear()", []),
+        (
+            "threading.Semaphore(2)",
+            "def f(self):\n        with self.jobs: ...\n    def g(self): self.jobs.release()",
+            [],
+        ),
+    ],
+)
+def test_what_calls_pass_to_each_other_is_known_if_all_its_uses_are(
+    made: str, methods: str, steps: list[str], tmp_path: Path
+) -> None:
+    found = outline_of(tmp_path, SHARED.format(made=made, methods=methods)).functions
+
+    assert [shown(step) for one in found if one.name.startswith("A.") for step in one.steps] == steps
 
 
 def test_concurrency_groups_are_not_certain_if_a_call_names_one(tmp_path: Path) -> None:
