@@ -15,7 +15,15 @@ from typing import TypeVar
 import psutil
 
 from dstack.observed.outlines import ClassOutline, FunctionOutline, ProgramOutline, Step
-from dstack.probes.node.outlines.definitions import ClassInfo, FunctionInfo, Instance, Program, as_maker, group_of
+from dstack.probes.node.outlines.definitions import (
+    ActorOptions,
+    ClassInfo,
+    FunctionInfo,
+    Instance,
+    Program,
+    as_maker,
+    group_of,
+)
 from dstack.probes.node.outlines.fixtures import steps_of_test
 from dstack.probes.node.outlines.program_files import (
     MAX_S,
@@ -275,13 +283,13 @@ def _is_actor_class(info: ClassInfo) -> bool:
     return bool(info.decorator or info.created)
 
 
-def _class_outline(info: ClassInfo, created: Collection[int | None]) -> ClassOutline:
+def _class_outline(info: ClassInfo, created: Collection[ActorOptions]) -> ClassOutline:
     return ClassOutline(
         name=info.name,
         file=info.scope.module.path,
         line=info.node.lineno,
         is_async=info.is_async,
         slots=info.slots(created),
-        groups=tuple((info.groups or {}).items()),
-        has_groups=info.groups is None,
+        groups=info.groups(created) or (),
+        has_groups=info.groups(created) is None,
     )

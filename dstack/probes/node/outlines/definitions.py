@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -35,7 +35,7 @@ PLAIN_DECORATORS = frozenset(("dataclass", "final", "runtime_checkable", "total_
 BUILTINS = frozenset(dir(builtins))
 
 UNSTATED = -1
-"""The slots of an actor class whose options do not state them."""
+"""The slots of an actor whose options do not state them."""
 OPTIONS_WITH_GROUP = re.compile(r"\.options\([^()]*\bconcurrency_group\s*=")
 MAX_ITEMS = 64
 
@@ -127,10 +127,26 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class ActorOptions:
+    """The slots of an actor and those of its concurrency groups, as its options state them: None if that is unknown."""
+
+    slots: int | None = UNSTATED
+    groups: tuple[tuple[str, int], ...] | None = ()
+
+    def over(self, before: ActorOptions) -> ActorOptions:
+        """These, and of those before what these do not state."""
+        slots = before.slots if self.slots == UNSTATED else self.slots
+        return ActorOptions(slots, before.groups if self.groups == () else self.groups)
+
+
+UNKNOWN_OPTIONS = ActorOptions(None, None)
+
+
+@dataclass(frozen=True, slots=True)
 class Maker:
     """``ray.remote(...)`` with options, which makes remote functions and actor classes."""
 
-    slots: int | None = UNSTATED
+    options: ActorOptions = ActorOptions()
     streams: bool = False
 
 
@@ -144,10 +160,10 @@ class RemoteFunction:
 
 @dataclass(frozen=True, slots=True)
 class ActorClass:
-    """An actor class with the ``slots`` that its options state: None if these are not known."""
+    """An actor class with the options that are given after its decorator."""
 
     info: ClassInfo
-    slots: int | None = UNSTATED
+    options: ActorOptions = ActorOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,9 +420,9 @@ class ClassInfo:
         self.holders = holders
         self.methods: dict[str, FunctionInfo] = {}
         self.inner: dict[str, ClassInfo] = {}
-        self.created: set[int | None] = set()
-        self.created_last: set[int | None] = set()
-        """The slots that creations of its actors in the program ask for, and those in the last walks."""
+        self.created: set[ActorOptions] = set()
+        self.created_last: set[ActorOptions] = set()
+        """The options of creations of its actors in the program, and those in the last walks."""
 
     @cached_property
     def _bases(self) -> Sequence[Value]:
@@ -452,37 +468,28 @@ class ClassInfo:
         unknown = [one for one in values if not as_maker(one) and not _is_plain_decorator(one)]
         if not makers:
             return None
-        return Maker(None) if unknown else makers[0]
+        return Maker(UNKNOWN_OPTIONS) if unknown else makers[0]
 
-    @cached_property
-    def groups(self) -> dict[str, int] | None:
-        """Its concurrency groups with their slots, by literals in its decorator; None if they are not certain.
+    def options(self, created: Collection[ActorOptions]) -> ActorOptions:
+        """The options of its actors, made by creations with these; unknown if they differ."""
+        stated = self.decorator.options if self.decorator else ActorOptions()
+        given = {one.over(stated) for one in created or {ActorOptions()}}
+        return next(iter(given)) if len(given) == 1 else UNKNOWN_OPTIONS
+
+    def groups(self, created: Collection[ActorOptions]) -> tuple[tuple[str, int], ...] | None:
+        """The concurrency groups with their slots, of actors made by such creations; None if they are not certain.
 
         They are not if a call of the program names the group that it runs in.
         """
-        stated = [one.value for one in self._options if one.arg == "concurrency_groups"]
+        stated = self.options(created).groups
+        named = [group_of(one) for one in self.all_methods.values()]
         if not stated:
-            return None if any(map(group_of, self.all_methods.values())) else {}
-        (groups,) = stated
-        if not isinstance(groups, ast.Dict) or self.scope.program.has_calls_with_groups:
-            return None
-        found = {
-            key.value: slots.value
-            for key, slots in zip(groups.keys, groups.values, strict=True)
-            if isinstance(key, ast.Constant) and isinstance(slots, ast.Constant) and isinstance(slots.value, int)
-        }
-        is_known = len(found) == len(groups.keys) and None not in map(group_of, self.all_methods.values())
-        return {str(name): slots for name, slots in found.items()} if is_known else None
+            return None if any(named) else stated
+        return None if None in named or self.scope.program.has_calls_with_groups else stated
 
-    @property
-    def _options(self) -> Iterator[ast.keyword]:
-        return (word for one in self.node.decorator_list if isinstance(one, ast.Call) for word in one.keywords)
-
-    def slots(self, created: Collection[int | None]) -> int | None:
-        """How many calls an actor runs at a time, made by creations that ask for these; None if not certain."""
-        stated = self.decorator.slots if self.decorator else UNSTATED
-        given = {stated if slots == UNSTATED else slots for slots in created or {stated}}
-        slots = next(iter(given)) if len(given) == 1 else None
+    def slots(self, created: Collection[ActorOptions]) -> int | None:
+        """How many calls an actor runs at a time, made by such creations; None if not certain."""
+        slots = self.options(created).slots
         if slots != UNSTATED:
             return slots
         if self.has_unknown_base or self.scope.program.has_unknown_slots:
@@ -517,13 +524,13 @@ class ClassInfo:
         value = values[0]
         if all(one.kind == "lock" for one in values):
             return Lock(is_async=any(one.is_async for one in values), name=f"{self.name}.{name}")
-        if len(values) > 1 or value.count < 0:
+        if len(values) > 1 or value.count < 0 or not self._is_alone:
             return None
         uses = [use for use in self.scope.program.uses_of(name) if not self._is_of_another(use)]
         if value.kind == "semaphore" and value.count and all(self._is_held(use) for use in uses):
             return value.named(f"{self.name}.{name}")
         is_known = all(self._is_assigned(use) or self._is_passing(use, value) for use in uses)
-        is_known = is_known and sum(map(self._is_assigned, uses)) == 1 and self._is_alone
+        is_known = is_known and sum(map(self._is_assigned, uses)) == 1
         return value.named(f"{self.name}.{name}", is_passed=True) if is_known else None
 
     @property
@@ -552,8 +559,9 @@ class ClassInfo:
             return False
         uses, method = value.uses.get(called.attr, ()), use.method
         is_awaited = value.is_async and called.attr not in ("set", "release")
-        has_arguments = bool(call.keywords) or len(call.args) != (called.attr == "put")
-        if not uses or has_arguments or isinstance(around, ast.Await) != is_awaited or not use.is_of_self:
+        is_plain = not call.keywords and len(call.args) == (called.attr == "put")
+        is_plain = is_plain and not any(isinstance(one, ast.Starred) for one in call.args)
+        if not uses or not is_plain or isinstance(around, ast.Await) != is_awaited or not use.is_of_self:
             return False
         return method is not None and method.owner is self and not self._calls_itself(method.name)
 
@@ -700,7 +708,7 @@ class Program:
         found = self._by_node.get(node)
         if isinstance(found, ClassInfo):
             maker = found.decorator
-            return ActorClass(found, UNSTATED) if maker else Class(found)
+            return ActorClass(found) if maker else Class(found)
         if not isinstance(found, FunctionInfo):
             return None
         return next((self.made(one, found) for one in map(as_maker, found.decorators) if one), Function(found))

@@ -295,7 +295,7 @@ class Expressions:
     def _with_options(self, value: Value, options: Maker) -> Value:
         if isinstance(value, (RemoteFunction, ActorClass, Either)):
             return remote_of(self, value, options)
-        if not isinstance(value, External) and options.slots not in (UNSTATED, None):
+        if not isinstance(value, External) and options.options.slots not in (UNSTATED, None):
             self.program.has_unknown_slots = True
         return value
 
@@ -327,8 +327,8 @@ class Expressions:
         target, arguments = node.func.value, self.arguments(node)
         for one in choices(value):
             if isinstance(one, ActorClass):
-                one.info.created.add(one.slots)
-                one.info.created_last.add(one.slots)
+                one.info.created.add(one.options)
+                one.info.created_last.add(one.options)
         names = names_of(value) or _syntactic_name(target)
         index = self.steps.add("call", node, names[0] if len(names) == 1 else "")
         draft = self.steps.drafts[index]
@@ -472,7 +472,7 @@ class Expressions:
     def made_remote(self, value: Value, maker: Maker) -> Value:
         """The remote function or actor class that is made of a function or class."""
         made = remote_of(self, value, maker)
-        if made is None and maker.slots != UNSTATED:
+        if made is None and maker.options.slots != UNSTATED:
             self.program.has_unknown_slots = True
         return made
 

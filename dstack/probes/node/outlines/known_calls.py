@@ -12,6 +12,7 @@ from typing import Protocol
 from dstack.probes.node.outlines.definitions import (
     UNSTATED,
     ActorClass,
+    ActorOptions,
     Arguments,
     Awaitable,
     Class,
@@ -89,7 +90,7 @@ def _remote(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
 def maker_of(node: ast.Call, arguments: Arguments) -> Maker:
     """The options that a call states."""
     return Maker(
-        slots=_slots(arguments),
+        ActorOptions(_slots(arguments), _groups(node)),
         streams=arguments.named.get("num_returns") in (Constant("streaming"), Constant("dynamic")),
     )
 
@@ -100,6 +101,22 @@ def _slots(arguments: Arguments) -> int | None:
     stated = arguments.named["max_concurrency"]
     value = stated.value if isinstance(stated, Constant) else None
     return UNSTATED if stated == Constant(None) else value if isinstance(value, int) and value > 0 else None
+
+
+def _groups(node: ast.Call) -> tuple[tuple[str, int], ...] | None:
+    """The concurrency groups with their slots, by literals."""
+    stated = next((word.value for word in node.keywords if word.arg in ("concurrency_groups", None)), None)
+    if stated is None or (isinstance(stated, ast.Constant) and stated.value is None):
+        return ()
+    parts = zip(stated.keys, stated.values, strict=True) if isinstance(stated, ast.Dict) else ()
+    found = [
+        (key.value, slots.value)
+        for key, slots in parts
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        if isinstance(slots, ast.Constant) and isinstance(slots.value, int)
+    ]
+    is_known = isinstance(stated, ast.Dict) and len(found) == len(stated.keys)
+    return tuple(found) if is_known else None
 
 
 def _cancel(walker: Walker, node: ast.Call, arguments: Arguments) -> Value:
@@ -348,9 +365,9 @@ def remote_of(walker: Walker, value: Value, maker: Maker) -> Value:
     found: list[Value] = []
     for one in choices(value):
         if isinstance(one, ActorClass):
-            found.append(ActorClass(one.info, one.slots if maker.slots == UNSTATED else maker.slots))
+            found.append(ActorClass(one.info, maker.options.over(one.options)))
         elif isinstance(one, Class):
-            found.append(ActorClass(one.info, maker.slots))
+            found.append(ActorClass(one.info, maker.options))
         elif isinstance(one, Function):
             program = one.info.scope.program
             made = program.made(maker, one.info)

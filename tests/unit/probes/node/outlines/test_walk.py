@@ -372,6 +372,27 @@ def test_what_calls_pass_to_each_other_is_known_if_all_its_uses_are(
     assert [shown(step) for one in found if one.name.startswith("A.") for step in one.steps] == steps
 
 
+@pytest.mark.parametrize(
+    ("creation", "slots", "groups"),
+    [
+        ("ray.remote(concurrency_groups={'io': 2}, max_concurrency=3)(A).remote()", 3, (("io", 2),)),
+        ("ray.remote(A).options(concurrency_groups={'io': 2}).remote()", 1, (("io", 2),)),
+        ("ray.remote(concurrency_groups=GROUPS)(A).remote()", 1, None),
+        ("ray.remote(**OPTIONS)(A).remote()", None, None),
+        ("ray.remote(A).remote()", 1, None),
+        ("ray.remote(concurrency_groups={'io': 2})(A).remote()\nray.remote(A).remote()", None, None),
+    ],
+)
+def test_options_that_are_given_at_creation_count(
+    creation: str, slots: int | None, groups: object, tmp_path: Path
+) -> None:
+    source = f"class A:\n    @ray.method(concurrency_group='io')\n    def read(self): ...\n{creation}\n"
+    source += "@ray.remote\ndef task():\n    " + creation.replace("\n", "\n    ")
+
+    (found,) = outline_of(tmp_path, source).classes
+    assert (found.slots, None if found.has_groups else found.groups) == (slots, groups)
+
+
 def test_concurrency_groups_are_not_certain_if_a_call_names_one(tmp_path: Path) -> None:
     source = """
     @ray.remote(concurrency_groups={'io': 2})
