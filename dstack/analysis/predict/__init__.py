@@ -103,12 +103,13 @@ class _Explained:
         """Whether an actor may keep the calls apart by what it knows, as a lock service or a flag does.
 
         It has ended a call that the set needs to have ended, and only after another method of it was called by a member
-        that is past its wait then.
+        that is past its wait then, or by a caller of one.
         """
         world, attempts = self._world, self._seen.attempts
         inside = {run.server for key in self._stuck if (run := world.runs[key]).server is not None}
         later: dict[str, list[Attempt]] = defaultdict(list)
-        for key, position in self._stuck.items():
+        reached = [place for one in self._stuck.items() for place in (one, *self._calls_to(one[0]))]
+        for key, position in reached:
             for step in world.runs[key].steps[max(position, 0) :]:
                 if not isinstance(step, Submit) or world.runs[step.run].server in inside:
                     continue

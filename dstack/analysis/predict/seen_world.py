@@ -195,8 +195,10 @@ class SeenWorld:
             calls = [*self._on_actor.get(actor_id, ()), *([creation] if creation else [])]
             outlines = [self.outline_of(one) for one in calls if called(one) not in INERT]
             known = [one for one in outlines if one is not None]
-            has_all = self._is_whole and creation is not None and len(known) == len(outlines)
-            is_known = has_all and not any(one.state == "failed" for one in calls)
+            actor = self.actor(actor_id)
+            is_first = creation is not None and actor is not None and not actor.num_restarts
+            has_failed = any(one.state == "failed" for one in calls)
+            is_known = self._is_whole and is_first and len(known) == len(outlines) and not has_failed
             self._passed[actor_id] = names_passed(known) if is_known else set()
         return self._passed[actor_id]
 

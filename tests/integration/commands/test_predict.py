@@ -22,6 +22,7 @@ PROGRAMS = ROOT / "tests" / "explore_programs"
 PREDICTED = (
     "async_one_slot",
     "asyncio_locks",
+    "bounded_queue",
     "concurrency_groups",
     "coordinator_pool",
     "full_gate",

@@ -308,6 +308,92 @@ def test_calls_that_wait_for_an_event_may_take_the_slots_of_the_call_that_sets_i
     assert bool(AnalysedSnapshot.of(run.snapshot()).prediction.possible) == is_possible
 
 
+QUEUE = """
+import queue, threading
+import ray
+
+@ray.remote(max_concurrency={slots})
+class Queue:
+    def __init__(self):
+        self.items = queue.Queue({size})
+        {first}
+    def put(self, item):
+        {put}
+    def get(self):
+        return self.items.get()
+
+@ray.remote
+def produce(items):
+    for item in "ab":
+        ray.get(items.put.remote(item))
+
+@ray.remote
+def consume(items):
+    return [ray.get(items.get.remote()) for _ in range(4)]
+
+def main():
+    items = Queue.remote()
+    taken = consume.remote(items)
+    ray.get([produce.remote(items), produce.remote(items)])
+    ray.get(taken)
+"""
+
+
+def queue(
+    folder: Path,
+    slots: int = 2,
+    size: str = "1",
+    put: str = "self.items.put(item)",
+    first: str = "",
+    *,
+    takes_late: bool = False,
+) -> Prediction:
+    """Two producers and a consumer share a queue, each of which waits for its last call before it makes the next."""
+    run = Run(folder, QUEUE.format(slots=slots, size=size, put=put, first=first))
+    items = run.actor("Queue")
+    consumer = run.call("consume", 0.1, 1.0)
+    for number in range(2):
+        producer = run.call("produce", 0.1, 0.9)
+        for at in (0.2 + number / 5, 0.6 + number / 5):
+            run.call("Queue.put", at, at + 0.05, of=items, by=producer)
+            run.call("Queue.get", at + 0.02, None if takes_late else at + 0.06, of=items, by=consumer)
+    return AnalysedSnapshot.of(run.snapshot()).prediction
+
+
+def test_calls_that_wait_for_room_may_take_the_slots_of_those_that_make_it(tmp_path: Path) -> None:
+    (possible,) = queue(tmp_path).possible
+
+    assert [(one.name, one.awaits, one.is_queued) for one in possible.members] == [
+        ("Queue.put", "Queue.get", False),
+        ("Queue.get", "", True),
+        ("Queue.put", "Queue.get", False),
+    ]
+    assert possible_text(possible).count("waits for Queue.get, which is queued behind 1 and 2") == 2
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        {"slots": 3},
+        {"size": ""},
+        {"size": "ROOM"},
+        {"size": "4"},
+        {"put": "self.items.put(item, timeout=1)"},
+        {"put": "if item: self.items.put(item)"},
+        {"first": "for item in range(2): self.items.put(item)"},
+        {"first": "threading.Thread(target=self.get).start()"},
+        {"takes_late": True},
+    ],
+    ids=["a slot is left", "no bound", "unknown size", "room for all", "timeout", "branch", "loop", "thread", "no end"],
+)
+def test_what_excludes_that_calls_starve_is_known(guard: dict[str, object], tmp_path: Path) -> None:
+    assert not queue(tmp_path, **guard).possible  # type: ignore[arg-type]
+
+
+def test_an_item_that_the_constructor_puts_takes_room(tmp_path: Path) -> None:
+    assert queue(tmp_path, size="2", first="self.items.put(0)").possible
+
+
 GIVEN = """
 import ray
 
