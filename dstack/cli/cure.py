@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXPLAIN_S = 30.0
 SETTLE_S = 1.0
-INSPECTIONS = 3
+INSPECTIONS = 8
 """After a break the cluster is inspected up to so many times, each after so long, until nothing of it is stuck."""
 STILL_STUCK = 1
 """The exit code if the deadlock is still there after a break."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clusters.dstack_command import Result, dstack, settled_check
+from tests.clusters.dstack_command import Json, Result, dstack, settled_check
 from tests.clusters.ray_clusters import Example
 from tests.clusters.shared_cluster import SharedCluster
 
@@ -15,9 +15,13 @@ def cure(example: Example, *options: str) -> Result:
     return dstack("cure", "--address", example.address, *options, environment=example.environment)
 
 
+def has_its_driver_behind(document: Json) -> bool:
+    return document["verdict"] == "deadlock" and bool(document["findings"][0]["blocked_behind"])
+
+
 def test_a_cancelled_task_frees_its_callers_and_nothing_is_cancelled_without_an_answer(shared: SharedCluster) -> None:
     with shared.in_use() as cluster, cluster.run_example("two_actors") as example:
-        settled_check(example.address, example.environment, lambda document: document["verdict"] == "deadlock")
+        settled_check(example.address, example.environment, has_its_driver_behind)
 
         listed, refused = cure(example), cure(example, "--break", "Kitchen.cook")
         broken = cure(example, "--break", "Kitchen.cook", "--yes")
