@@ -64,7 +64,6 @@ class Predictor:
         if address := self.address or (own.address if own else None):
             begin = time.monotonic()
             try:
-                time.sleep(REPORTED_S)
                 self._kept.append(_snapshot(address))
             except ClusterError as error:
                 self._kept.append(error)
@@ -118,8 +117,10 @@ class Predictor:
 
 def _snapshot(address: str) -> Snapshot:
     """What Ray alone knows of a cluster: nodes, jobs, actors and calls. Raises :class:`ClusterError`."""
+    began = time.monotonic()
     cluster = connect(address)
     inventory = take_inventory(cluster, TIMEOUT_S)
+    time.sleep(max(0.0, began + REPORTED_S - time.monotonic()))
     history, failure = ask_history(cluster, MOST_CALLS, TIMEOUT_S)
     if history is None:
         raise ClusterError(f"The history of tasks is missing: {failure.reason if failure else 'it was not returned'}.")
