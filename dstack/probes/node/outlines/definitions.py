@@ -554,6 +554,8 @@ class ClassInfo:
 
     def _is_passing(self, use: AttributeUse, value: Lock) -> bool:
         """Whether it is a plain use in a method that is only called through Ray, without a timeout."""
+        if len(use.parents) < 3:  # it is used outside of functions
+            return False
         called, call, around = use.parents[:3]
         if not (isinstance(called, ast.Attribute) and isinstance(call, ast.Call) and call.func is called):
             return False

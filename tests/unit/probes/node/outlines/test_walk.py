@@ -353,6 +353,7 @@ TAKES, GIVES = "acquire self.jobs", "release self.jobs"
         ("queue.Queue()", "def get(self): return self.jobs.get_nowait()", []),
         ("queue.Queue()", "def get(self): return self.jobs.get()\n    def is_idle(self): return self.jobs.empty()", []),
         ("queue.Queue()", "def get(self): return self.jobs.get()\n    def give(self): return self.jobs", []),
+        ("queue.Queue()", "def get(self): return self.jobs.get()\nother.jobs = []", []),
         ("queue.Queue()", "def get(self): return self.jobs.get()\n    def more(self): return self.get()", []),
         ("queue.Queue()", "def get(self): return list(map(lambda at: self.jobs.get(), 'ab'))", []),
         ("asyncio.Queue()", "async def get(self): return await asyncio.wait_for(self.jobs.get(), 1)", []),
