@@ -368,9 +368,10 @@ TAKES, GIVES = "acquire self.jobs", "release self.jobs"
 def test_what_calls_pass_to_each_other_is_known_if_all_its_uses_are(
     made: str, methods: str, steps: list[str], tmp_path: Path
 ) -> None:
-    found = outline_of(tmp_path, SHARED.format(made=made, methods=methods)).functions
+    found = outline_of(tmp_path, SHARED.format(made=made, methods=methods))
 
-    assert [shown(step) for one in found if one.name.startswith("A.") for step in one.steps] == steps
+    assert [shown(step) for one in found.functions if one.name.startswith("A.") for step in one.steps] == steps
+    assert not found.why_partial
 
 
 @pytest.mark.parametrize(
