@@ -49,21 +49,16 @@ class Caller:
 
 
 class Order:
-    """Where a caller waits for which of its calls, by its source, by samples, and by the times of its calls."""
+    """Where a caller waits for which of its calls: by a walk through its source, samples and the times of calls."""
 
-    def __init__(self, caller: Caller, sampled: Set[tuple[Id, str]], *, is_whole: bool) -> None:
+    def __init__(self, caller: Caller, sampled: Set[tuple[Id, str]], walk: SourceWalk) -> None:
         self._caller = caller
         self._sampled = sampled
-        self.steps: Sequence[SourceStep] = caller.outline.steps if caller.outline else ()
-        self.has_locks = any(step.kind in ("acquire", "release") for step in self.steps)
-        self.walk = SourceWalk(self.steps, is_whole=is_whole)
+        self.walk = walk
         has_ended = caller.attempt is not None and caller.attempt.state == "finished"
-        found = self.walk.sites([called(call) for call in caller.calls], has_ended=has_ended)
+        found = walk.sites([called(call) for call in caller.calls], has_ended=has_ended)
         ids = (call.task.task_id for call in caller.calls)
         self.site_of = {key: site for key, site in zip(ids, found, strict=True) if site is not None}
-        self._waits: dict[int, tuple[int | None, bool | None]] = {}
-        unsure = (number for number, one in enumerate(self.steps) if one.kind == "wait" and not one.of)
-        self.first_unsure = next(unsure, None)
 
     def wait_of(self, call: Attempt) -> tuple[int | None, bool | None]:
         """The step that waits for a call, and whether that is certain; None if it is unknown whether there is one."""
@@ -71,20 +66,8 @@ class Order:
         site = self.site_of.get(call.task.task_id)
         if site is None:
             return None, True if is_sampled else None
-        if site not in self._waits:
-            self._waits[site] = self._wait_for(site)
-        wait, is_certain = self._waits[site]
+        wait, is_certain = self.walk.wait_for(site)
         return wait, True if is_sampled else is_certain
-
-    def _wait_for(self, site: int) -> tuple[int | None, bool | None]:
-        step = self.steps[site]
-        if step.is_timed:  # it may be cancelled
-            return None, None
-        later = [number for number, one in enumerate(self.steps) if one.kind == "wait" and site in one.of]
-        wait = next((number for number in later if not self.steps[number].is_timed), None)
-        if wait is None:
-            return None, None if later or step.escapes else False
-        return wait, True if step.is_optional or not self.steps[wait].is_optional else None
 
     @property
     def ended(self) -> float | None:
@@ -94,20 +77,6 @@ class Order:
     def is_sampled(self, keys: Iterable[str]) -> bool:
         """Whether a sample shows the caller in a wait for one of these."""
         return any((self._caller.key, key) in self._sampled for key in keys)
-
-    def end_of_loop(self, *numbers: int) -> int:
-        """The step after the innermost loop around these steps; the end without one."""
-        inside = self._inside(numbers)
-        return inside[-1] + 1 if inside else len(self.steps)
-
-    def begin_of_loop(self, *numbers: int) -> int:
-        """The first step of the innermost loop around these steps."""
-        inside = self._inside(numbers)
-        return inside[0] if inside else numbers[-1]
-
-    def _inside(self, numbers: Iterable[int]) -> Sequence[int]:
-        common = [loop for loop in self.steps[min(numbers)].loops if all(loop in self.steps[n].loops for n in numbers)]
-        return [n for n, step in enumerate(self.steps) if common and common[-1] in step.loops]
 
 
 class CallerSteps:
@@ -137,18 +106,18 @@ class CallerSteps:
         """The last step of the source that has been passed, for its locks."""
         for call in caller.calls:
             self._add_call(call)
-        self._add_waits(self._open.at_end(), len(order.steps))
+        self._add_waits(self._open.at_end(), len(order.walk.steps))
         self.steps += [Release(self._lock(step)) for step in self._held.values()]
 
     def _add_call(self, call: Attempt) -> None:
         order, key = self._order, call.task.task_id
         site = order.site_of.get(key)
         found = self._open.before(call)
-        if order.has_locks and site is not None and site <= self._done:
-            self._add_locks(order.end_of_loop(self._done, site))
-            self._done = order.begin_of_loop(self._done, site) - 1
+        if order.walk.has_locks and site is not None and site <= self._done:
+            self._add_locks(order.walk.end_of_loop(self._done, site))
+            self._done = order.walk.begin_of_loop(self._done, site) - 1
         self._add_waits(found, site)
-        takes = order.steps[site].takes if site is not None else ()
+        takes = order.walk.steps[site].takes if site is not None else ()
         self.arguments[key] = tuple(self._last[one] for one in takes if one in self._last)
         self._note_unsure(site)
         self.steps.append(Submit(key))
@@ -161,7 +130,7 @@ class CallerSteps:
         for wait, is_certain, calls in _grouped(found):
             if wait is not None:
                 self._add_locks(wait)
-            step = self._order.steps[wait] if wait is not None else None
+            step = self._order.walk.steps[wait] if wait is not None else None
             keys = tuple(one.task.task_id for one in calls)
             if is_certain:
                 is_sampled = self._order.is_sampled(keys)
@@ -175,14 +144,14 @@ class CallerSteps:
 
     def _note_unsure(self, site: int | None) -> None:
         """Note whether the source has a wait for something unknown before a step of it, or in a loop around it."""
-        unsure = self._order.first_unsure
+        unsure = self._order.walk.first_unsure
         if self.unsure_from is None and unsure is not None:
-            is_before = site is None or unsure < site or bool(self._order.steps[site].loops)
+            is_before = site is None or unsure < site or bool(self._order.walk.steps[site].loops)
             self.unsure_from = len(self.steps) if is_before else None
 
     def _add_locks(self, end: int) -> None:
         """Add what is locked and released up to a step of the source, and where locks are held in an ``await``."""
-        for step in self._order.steps[self._done + 1 : end] if self._order.has_locks else ():
+        for step in self._order.walk.steps[self._done + 1 : end] if self._order.walk.has_locks else ():
             if step.is_passed:
                 if step.name in self._passed:
                     self._add_token(step)

@@ -17,6 +17,7 @@ from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import has_one_slot
 from dstack.analysis.predict.caller_steps import CREATION, MOMENT_S, Caller, CallerSteps, Order, Place, called, name_of
 from dstack.analysis.predict.passed_on import names_passed, with_givers
+from dstack.analysis.predict.source_walk import SourceWalk
 from dstack.analysis.solve.world import Id, Run, Server, Step, World
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor
@@ -59,7 +60,8 @@ class SeenWorld:
         self._permits: dict[Id, int] = {}
         self._tokens: dict[Id, int] = {}
         self._callers = self._by_caller()
-        self._orders = {key: Order(one, self._sampled, is_whole=self._is_whole) for key, one in self._callers.items()}
+        self._walks: dict[int, SourceWalk] = {}
+        self._orders = {key: Order(one, self._sampled, self._walk(one.outline)) for key, one in self._callers.items()}
         self._sites = {key: site for order in self._orders.values() for key, site in order.site_of.items()}
         own = {key: self._steps(caller) for key, caller in self._callers.items()}
         steps = with_givers(own, self._tokens, self.attempts)
@@ -175,6 +177,12 @@ class SeenWorld:
     def _creation_of(self) -> Mapping[str, Id]:
         creations = ((key, one.task) for key, one in self.attempts.items() if one.task.kind == CREATION)
         return {task.actor_id: key for key, task in creations if task.actor_id}
+
+    def _walk(self, outline: FunctionOutline | None) -> SourceWalk:
+        """The walk through the source of a function, the same for all of its calls."""
+        if id(outline) not in self._walks:
+            self._walks[id(outline)] = SourceWalk(outline.steps if outline else (), is_whole=self._is_whole)
+        return self._walks[id(outline)]
 
     def _steps(self, caller: Caller) -> tuple[Step, ...]:
         actor_id = caller.attempt.task.actor_id if caller.attempt else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.observed.outlines import Step
@@ -19,22 +19,64 @@ _Part = tuple[int, int, _Loops]
 
 
 class SourceWalk:
-    """The ways through the steps of a function.
+    """The ways through the steps of a function, for all of its calls.
 
-    If the calls of the caller are not ``is_whole``, two calls need not follow each other, so that a walk may pass any.
+    If the calls that are known are not ``is_whole``, two calls need not follow each other, so that a walk may pass any.
     """
 
     def __init__(self, steps: Sequence[Step], *, is_whole: bool) -> None:
-        self._steps = steps
+        self.steps = steps
+        self.has_locks = any(step.kind in ("acquire", "release") for step in steps)
+        unsure = (number for number, step in enumerate(steps) if step.kind == "wait" and not step.of)
+        self.first_unsure = next(unsure, None)
+        """The first wait for something unknown."""
         self._always = [
             number
             for number, step in enumerate(steps)
             if is_whole and step.kind == "call" and step.name and not step.is_optional
         ]
+        self._waits: dict[int, tuple[int | None, bool | None]] = {}
+        self._passed: dict[tuple[int, int, int], bool | None] = {}
         self._known: dict[tuple[int, int], Sequence[Sequence[_Part]]] = {}
+
+    def wait_for(self, site: int) -> tuple[int | None, bool | None]:
+        """The step that waits for what a step has called, and whether that is certain; None if that is unknown."""
+        if site not in self._waits:
+            self._waits[site] = self._wait_for(site)
+        return self._waits[site]
+
+    def _wait_for(self, site: int) -> tuple[int | None, bool | None]:
+        step = self.steps[site]
+        if step.is_timed:  # it may be cancelled
+            return None, None
+        later = [number for number, one in enumerate(self.steps) if one.kind == "wait" and site in one.of]
+        wait = next((number for number in later if not self.steps[number].is_timed), None)
+        if wait is None:
+            return None, None if later or step.escapes else False
+        return wait, True if step.is_optional or not self.steps[wait].is_optional else None
+
+    def end_of_loop(self, *numbers: int) -> int:
+        """The step after the innermost loop around these steps; the end without one."""
+        inside = self._inside(numbers)
+        return inside[-1] + 1 if inside else len(self.steps)
+
+    def begin_of_loop(self, *numbers: int) -> int:
+        """The first step of the innermost loop around these steps."""
+        inside = self._inside(numbers)
+        return inside[0] if inside else numbers[-1]
+
+    def _inside(self, numbers: Iterable[int]) -> Sequence[int]:
+        common = [loop for loop in self.steps[min(numbers)].loops if all(loop in self.steps[n].loops for n in numbers)]
+        return [n for n, step in enumerate(self.steps) if common and common[-1] in step.loops]
 
     def passes(self, wait: int, one: int, then: int) -> bool | None:
         """Whether a wait is passed between a step and that of the next call; None if there are both ways, or none."""
+        place = wait, one, then
+        if place not in self._passed:
+            self._passed[place] = self._passes(*place)
+        return self._passed[place]
+
+    def _passes(self, wait: int, one: int, then: int) -> bool | None:
         found = {any(begin <= wait < end for begin, end, _ in way) for way in self._ways(one, then)}
         if found and any(begin <= wait < end for begin, end, _ in self._idle_passes(one, then)):
             found.add(True)
@@ -53,6 +95,8 @@ class SourceWalk:
 
         A caller that ``has_ended`` came to its end. A name with one step has no other, whatever walks there are.
         """
+        if not names:
+            return ()
         found = [own[0] if len(own := self._by_name.get(name, ())) == 1 else None for name in names]
         several = {name: own for name, own in self._by_name.items() if 1 < len(own) <= MOST_SITES}
         if several.keys().isdisjoint(names):
@@ -68,7 +112,7 @@ class SourceWalk:
     def _by_name(self) -> Mapping[str, Sequence[int]]:
         """The steps that may make a call of a name; if it has several, also those that may make any."""
         found: dict[str, list[int]] = defaultdict(list)
-        for number, step in enumerate(self._steps):
+        for number, step in enumerate(self.steps):
             if step.kind == "call":
                 found[step.name].append(number)
         unknown = found.get("", [])
@@ -82,7 +126,7 @@ class SourceWalk:
             near = [step for step in layer if any(self._may_follow(one, step) for one in near)]
             reached.append(near)
         kept: list[Sequence[int]] = []
-        near = [len(self._steps)]
+        near = [len(self.steps)]
         for layer in reversed(reached):
             is_open = not kept and not has_ended
             near = [one for one in layer if is_open or any(self._may_follow(one, step) for step in near)]
@@ -107,20 +151,20 @@ class SourceWalk:
     def _is_run(self, part: _Part) -> bool:
         """Whether a part of a way has a call that is always run."""
         begin, end, loops = part
-        inside = (self._steps[one].loops for one in self._always if begin <= one < end)
+        inside = (self.steps[one].loops for one in self._always if begin <= one < end)
         return any(own == loops[: len(own)] for own in inside)
 
     def _around(self, step: int, loops: _Loops) -> tuple[int, int]:
         """The first step of a loop around a step, and the first one after the loop."""
         begin = end = step
-        while begin > 0 and self._steps[begin - 1].loops[: len(loops)] == loops:
+        while begin > 0 and self.steps[begin - 1].loops[: len(loops)] == loops:
             begin -= 1
-        while end < len(self._steps) and self._steps[end].loops[: len(loops)] == loops:
+        while end < len(self.steps) and self.steps[end].loops[: len(loops)] == loops:
             end += 1
         return begin, end
 
     def _loops(self, number: int) -> _Loops:
-        return self._steps[number].loops if 0 <= number < len(self._steps) else ()
+        return self.steps[number].loops if 0 <= number < len(self.steps) else ()
 
 
 def _shared(one: _Loops, other: _Loops) -> int:
