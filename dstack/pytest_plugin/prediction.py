@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,15 +48,15 @@ class Predictor:
     spent_s: float = 0.0
     tests_s: float = 0.0
     _kept: list[Snapshot | ClusterError] = field(default_factory=list)
-    """The clusters that the test has disconnected from."""
+    """What Ray knew of the calls of the test whenever it left a cluster, and at its end."""
     _known: set[object] = field(default_factory=set)
     _outlines: TestOutlines = field(default_factory=TestOutlines)
 
     @contextmanager
     def during_test(self) -> Iterator[None]:
-        """While a test runs: what Ray knows of its calls is kept before it calls ``ray.shutdown``."""
+        """While a test runs: what Ray knows of its calls is kept before ``ray.shutdown`` ends a cluster of its own."""
         self._kept.clear()
-        with before_disconnecting(self._keep):
+        with nullcontext() if self.address else before_disconnecting(self._keep):
             yield
 
     def _keep(self) -> None:
