@@ -15,6 +15,7 @@ import msgspec
 from dstack.files.document_file import DocumentFormat, to_json
 from dstack.model.snapshot import SCHEMA, VERSION, Snapshot, need_of
 from dstack.observed.calls import NEEDS
+from dstack.observed.ledgers import Collective
 from dstack.observed.processes import Coroutine, EndedTask, Process, Thread
 
 MAX_FRAMES = 100_000_000
@@ -88,11 +89,16 @@ def _misplaced_in(snapshot: Snapshot, process: Process, place: str) -> Iterator[
     yield from _misplaced(snapshot, process.threads, f"{place}.threads")
     yield from _misplaced(snapshot, process.coroutines, f"{place}.coroutines")
     yield from _misplaced(snapshot, process.ended_tasks, f"{place}.ended_tasks")
+    yield from _misplaced(snapshot, process.collectives, f"{place}.collectives")
+    if not process.has_sound_ledgers:
+        yield f"no such group or collective - at `{place}.ledgers`"
 
 
-def _misplaced(snapshot: Snapshot, those: Sequence[Thread | Coroutine | EndedTask], place: str) -> Iterator[str]:
+def _misplaced(
+    snapshot: Snapshot, those: Sequence[Thread | Coroutine | EndedTask | Collective], place: str
+) -> Iterator[str]:
     for k, one in enumerate(those):
-        call = None if isinstance(one, EndedTask) else one.call
+        call = one.call if isinstance(one, (Thread, Coroutine)) else None
         if one.stack >= len(snapshot.stacks):
             yield f"no such stack - at `{place}[{k}].stack`"
         elif call and call.frame >= max(1, len(snapshot.stacks[one.stack])):

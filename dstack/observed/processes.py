@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from dstack.observed.calls import Call, Int, Natural, ProcessGroup, ServeRequest, Timer, UnixTime
 from dstack.observed.frozen_dataclass import frozen_dataclass
+from dstack.observed.ledgers import MAX_RECORDED, Collective, GroupLedger
 
 Percent = Annotated[float, Meta(ge=0, le=1e12)]
 """A share in percent; of several CPUs it may exceed 100."""
@@ -348,7 +349,8 @@ class Process:
     ``ended_children`` are those that have ended. ``is_cut_off`` marks a child that was forked from a process connected
     to Ray, without the threads of that connection: Ray does not work in it.
 
-    ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
+    ``process_groups`` are its memberships, ``ledgers`` what these have counted, and ``collectives`` the distinct ones
+    that the ledgers refer to. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
     run, from its default group or from the environment variables of its launcher. ``labels`` are those that the program
     set with ``dstack.label``. ``graph_stages`` are its stages in compiled graphs.
 
@@ -386,6 +388,8 @@ class Process:
     ended_children: tuple[EndedChild, ...] = ()
     is_cut_off: bool = False
     process_groups: tuple[ProcessGroup, ...] = ()
+    ledgers: tuple[GroupLedger, ...] = ()
+    collectives: Annotated[tuple[Collective, ...], Meta(max_length=2 * MAX_RECORDED)] = ()
     rank: Natural | None = None
     local_rank: Natural | None = None
     world_size: Natural | None = None
@@ -406,6 +410,11 @@ class Process:
         return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
 
     @property
+    def has_sound_ledgers(self) -> bool:
+        """Whether its ledgers refer to its groups and collectives."""
+        return all(one.fits(len(self.process_groups), len(self.collectives)) for one in self.ledgers)
+
+    @property
     def family(self) -> tuple[Process, ...]:
         """The process itself, and those below it."""
         return (self, *self.children)
@@ -418,9 +427,10 @@ class Process:
         """The calls that its own threads and coroutines are blocked in."""
         return (execution.call for execution in self.executions() if execution.call)
 
-    def with_stacks(self) -> Iterator[Thread | Coroutine | EndedTask]:
-        """Everything that has a stack: the threads, coroutines and ended tasks of the process and of its children."""
+    def with_stacks(self) -> Iterator[Thread | Coroutine | EndedTask | Collective]:
+        """Everything of the process and of its children that has a stack."""
         for process in self.family:
             yield from process.threads
             yield from process.coroutines
             yield from process.ended_tasks
+            yield from process.collectives

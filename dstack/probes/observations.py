@@ -45,7 +45,7 @@ from dstack.observed.node import (
     StartingWorker,
 )
 from dstack.observed.outlines import ProgramOutline
-from dstack.observed.processes import EndedTask, Frame, Process
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.answers import MalformedAnswer
@@ -150,6 +150,8 @@ class _Placing:
         """Replaces the stacks of the process by those in the snapshot's table."""
         if any(child.children for child in process.children):
             raise ValueError("children of a child process")
+        if not all(one.has_sound_ledgers for one in process.family):
+            raise ValueError("a ledger of no group, or with no such collective")
         for execution in process.with_stacks():
             # In place: nothing else has these values yet, and copies of 100,000 threads would take 0.3 s.
             object.__setattr__(execution, "stack", self._stack(execution.stack))
@@ -178,7 +180,7 @@ def _item(items: Sequence[_T], index: int) -> _T:
 def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
     """Raises :class:`ValueError` unless every call has its frame, and a snapshot file may have as many frames."""
     executions = list(chain.from_iterable(process.with_stacks() for process in processes))
-    calls = ((one.call, one.stack) for one in executions if not isinstance(one, EndedTask) and one.call)
+    calls = ((one.call, one.stack) for one in executions if isinstance(one, (Thread, Coroutine)) and one.call)
     if any(call.frame >= max(1, len(stacks[stack])) for call, stack in calls):
         raise ValueError("a call without its frame")
     if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:

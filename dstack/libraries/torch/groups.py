@@ -54,7 +54,7 @@ class TorchGroups:
     def __init__(self, process: PythonProcess) -> None:
         self._process = process
         self._objects = process.objects
-        self._memory = process.memory
+        self.memory = self._memory = process.memory
 
     @cached_property
     def is_loaded(self) -> bool:
@@ -83,6 +83,12 @@ class TorchGroups:
         with contextlib.suppress(UnreadableMemory):
             return {address: self._data(address, group) for address, group in self._groups.items()}
         return {}
+
+    def objects(self) -> list[tuple[int, ProcessGroup]]:
+        """The same groups in their order, each with the address of its object in C++."""
+        with contextlib.suppress(UnreadableMemory):
+            return [(self._groups[address].cpp, group) for address, group in self.by_address.items()]
+        return []
 
     @cached_property
     def with_gloo(self) -> list[ProcessGroup]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from dstack.call_sites import DIRECT_TRANSPORT
 from dstack.libraries.collective.reading import RayCalls, RayGroups
+from dstack.libraries.torch.backends import Backend
 from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.torch.ledgers import Ledgers, TorchLedgers
 from dstack.libraries.torch.reading import TorchCalls, deadline_of
 from dstack.libraries.train.reading import TrainRank, rank_in_train
 from dstack.observed.calls import RAY, Call, Executions, GroupCall, ProcessGroup, ProcessObject
@@ -55,6 +57,10 @@ class ProcessGroups:
             local_rank=train.local_rank if train else number_of(variables, "LOCAL_RANK"),
             world_size=len(default.ranks) if default else number_of(variables, "WORLD_SIZE"),
         )
+
+    def ledgers(self, backends: Sequence[Backend]) -> Ledgers:
+        """What its groups have counted and recorded; nothing is raised."""
+        return TorchLedgers(self._process, self.torch, backends).read()
 
     def _train(self) -> TrainRank | None:
         with contextlib.suppress(UnreadableMemory):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
+from dstack.libraries.torch.backends import Backend, TorchLibraries
+from dstack.libraries.torch.ledgers import Ledgers
 from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.observed.processes import LibraryState, Span
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
@@ -22,6 +24,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory, o
 from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.group_calls import ProcessGroups
 from dstack.probes.node.kept_reading import KeptReading, can_reuse
 from dstack.probes.node.library_states import MAX_STATES, library_loops
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods, texts_at_get_actor
@@ -53,7 +56,7 @@ class KnownProcess:
     """What earlier samples have learned of a process: its interpreter, the files it has mapped, its code objects.
 
     ``language`` is another language than Python, which is then not read from memory. ``kept`` is the last reading, if
-    the next one may reuse it.
+    the next one may reuse it. ``torch`` are the node's libraries of torch, and ``backends`` those of the process.
     """
 
     birth: proc.Birth
@@ -61,6 +64,8 @@ class KnownProcess:
     interpreter: Interpreter
     python: KnownPython
     thread_context: ThreadContext | None
+    torch: TorchLibraries
+    backends: Sequence[Backend] = ()
     language: Language | None = None
     kept: KeptReading | None = None
 
@@ -133,6 +138,7 @@ class MemoryReader:
             stages = stages_of(process.objects, process.threads)
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
+            ledgers = self._ledgers(calls.group_calls.groups)
             has_ended = self._searches and proc.has_ended_children(self._request.pid)
             ended = ended_processes(process, self._request.pid) if has_ended else []
             if not self._request.is_child:
@@ -159,6 +165,7 @@ class MemoryReader:
             loops=self._loops,
             groups=groups,
             memberships=memberships,
+            ledgers=ledgers,
             labels=labels,
             graph_stages=stages,
             ended_children=ended,
@@ -291,6 +298,14 @@ class MemoryReader:
         if not self._request.options["locals"]:
             return ()
         return [shown_locals(process.objects, frame) for frame in thread.frames]
+
+    def _ledgers(self, groups: ProcessGroups) -> Ledgers:
+        """The ledgers of torch's groups; its libraries are mapped long before a process has a group."""
+        if not groups.torch.by_address:
+            return Ledgers()
+        known = self._known
+        known.backends = known.backends or known.torch.backends(groups.torch.memory)
+        return groups.ledgers(known.backends)
 
     def _read_groups(self, process: PythonProcess) -> dict[str, str] | None:
         """The declared groups of an actor that has event loops, or threads for its methods."""

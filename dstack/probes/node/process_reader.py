@@ -14,6 +14,7 @@ from dataclasses import replace
 import psutil
 
 from dstack.call_sites import WAITPID
+from dstack.libraries.torch.backends import TorchLibraries
 from dstack.observed.calls import Call, Children
 from dstack.probes.node.cpython.code_objects import KnownPositions
 from dstack.probes.node.cpython.debug_offsets import stated_python
@@ -49,6 +50,7 @@ class ProcessReader:
         self.origins = Origins()
         self._own = OwnPython()
         self._libraries = RayLibraries()
+        self._torch = TorchLibraries()
         self._known: dict[int, KnownProcess] = {}
         self._positions: KnownPositions = {}
         self._sudo_fails = False
@@ -99,7 +101,15 @@ class ProcessReader:
             if library := library_of(files.values()):
                 self.origins.add_ray(os.path.dirname(library.path))
             context = self._libraries.thread_context(process.pid, files)
-            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, python, context, language)
+            known = KnownProcess(
+                process.figures.birth,
+                list(files.values()),
+                interpreter,
+                python,
+                context,
+                torch=self._torch,
+                language=language,
+            )
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known

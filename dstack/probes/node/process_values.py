@@ -67,6 +67,11 @@ class ProcessValues:
             ended_children=(*process.ended_children, *reading.ended_children),
             is_cut_off=parent is not None and _is_cut_off(process, parent),
             process_groups=tuple(reading.memberships.groups),
+            ledgers=reading.ledgers.ledgers,
+            collectives=tuple(
+                replace(one, stack=self._table.add_positions(list(positions), cwd))
+                for one, positions in reading.ledgers.collectives
+            ),
             rank=reading.memberships.rank,
             local_rank=reading.memberships.local_rank,
             world_size=reading.memberships.world_size,

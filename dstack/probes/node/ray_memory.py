@@ -133,7 +133,6 @@ DTPMOD64, TLSDESC = 16, 1031
 """Relocations: the number of a thread-local module on x86-64, and a descriptor of a variable on aarch64."""
 RELOCATION_SIZE = 24
 """A relocation has the address at which it applies, its type, its symbol and an addend."""
-VALUE_OF_SYMBOL = 8
 DTV = 8
 """The offset from pthread_self, on x86-64, of a pointer to the table of thread-local blocks, 16 bytes for each module.
 
@@ -196,7 +195,7 @@ def thread_context_layout(path: str, files: Collection[proc.File]) -> ThreadCont
 
 def _layout(library: Elf, files: Collection[proc.File]) -> ThreadContext:
     note_at, note = library.note()
-    index, offset = _variable(library)
+    index, offset = library.symbol(b".dynsym", THREAD_CONTEXT)
     if library.machine == X86_64:
         return ThreadContext(note_at, note, _slot(library, DTPMOD64, 0), offset, DTV, has_descriptor=False)
     if library.machine != AARCH64:
@@ -218,20 +217,6 @@ def _slot(library: Elf, kind: int, symbol: int) -> int:
         if at != -1:
             return int.from_bytes(table[at - offset_in_entry : at], "little")
     raise ValueError("no such relocation")
-
-
-def _variable(library: Elf) -> tuple[int, int]:
-    """The index and value of the symbol in the loader's table, which has it in all known wheels.
-
-    Found by the offset of its name in the string table: a walk through 100,000 symbols takes seconds.
-    """
-    symbols = library.section(b".dynsym")
-    name = library.data(library.sections[symbols.link]).index(b"\0" + THREAD_CONTEXT + b"\0") + 1
-    table, size = library.data(symbols), symbols.entry_size
-    at = table.index(struct.pack("<I", name))
-    while at % size:
-        at = table.index(struct.pack("<I", name), at + 1)
-    return at // size, int.from_bytes(table[at + VALUE_OF_SYMBOL : at + VALUE_OF_SYMBOL + 8], "little")
 
 
 class ThreadTasks:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from dstack.libraries.torch.ledgers import Ledgers
 from dstack.observed.calls import Call, Timer
 from dstack.observed.node import Cause, Failure, Stage
 from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, LibraryState, Role, Span
@@ -117,6 +118,7 @@ class ProcessReading:
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
     memberships: Memberships = field(default_factory=Memberships)
+    ledgers: Ledgers = field(default_factory=Ledgers)
     labels: Mapping[str, str] = field(default_factory=dict)
     graph_stages: Sequence[GraphStage] = ()
     ended_children: Sequence[EndedChild] = ()

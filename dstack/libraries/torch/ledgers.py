@@ -1,0 +1,123 @@
+"""The ledgers of torch's process groups in one process, from the counters of their backends and from its recorders."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dstack.libraries.torch.backends import Backend
+from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.torch.recorder import FlightRecorder, Record
+from dstack.observed.ledgers import Collective, GroupLedger
+from dstack.probes.node.cpython.memory import UnreadableMemory
+from dstack.probes.node.cpython.python_process import PythonProcess
+from dstack.probes.node.thread_stacks import CodePosition
+
+GROUP_BYTES = 512
+"""The first bytes of a ``ProcessGroup``, in which it has its backends in hash tables; 208 and 264 were observed."""
+FULL_LOAD = 0x3F80_0000
+"""1.0 as a float: the load factor of a ``std::unordered_map``, behind its first node and the number of its nodes."""
+MAX_BACKENDS = 8
+
+
+_Kind = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...], tuple[tuple[int, int], ...]]
+"""What equal records share: the operation, the sizes and types of its inputs, and the frames of the call."""
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """The ledgers of a process, and the collectives that they refer to, each with the positions of its stack."""
+
+    ledgers: tuple[GroupLedger, ...] = ()
+    collectives: tuple[tuple[Collective, Sequence[CodePosition]], ...] = ()
+
+
+class TorchLedgers:
+    """The ledgers of one process, as far as they can be read; nothing is raised."""
+
+    def __init__(self, process: PythonProcess, groups: TorchGroups, backends: Sequence[Backend]) -> None:
+        self._process = process
+        self._memory = process.memory
+        self._groups = groups
+        self._backends = backends
+        self._collectives: dict[_Kind, int] = {}
+
+    def read(self) -> Ledgers:
+        """Those of all groups whose backend counts."""
+        records = {one.name: self._records(one) for one in self._backends}
+        found = []
+        for position, (cpp, group) in enumerate(self._groups.objects()):
+            for backend, own in self._backends_of(cpp):
+                with contextlib.suppress(UnreadableMemory):
+                    entered = backend.count(self._memory, own)
+                    found.append(self._ledger(position, backend, entered, records[backend.name].get(group.name, [])))
+        return Ledgers(tuple(found), tuple(self._with_stacks()))
+
+    def _records(self, backend: Backend) -> dict[str, list[Record]]:
+        """The last collectives that are recorded of a backend, by the name of their group."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        with contextlib.suppress(UnreadableMemory):
+            for one in FlightRecorder(self._memory, backend.recorder).last() if backend.recorder else ():
+                if one.backend == backend.name:
+                    found[one.group].append(one)
+        return found
+
+    def _backends_of(self, cpp: int) -> Iterator[tuple[Backend, int]]:
+        """The backends of a group with the addresses of their objects, which hash tables in it refer to."""
+        known = {one.vtable: one for one in self._backends}
+        words = self._memory.mapped_words(cpp, GROUP_BYTES)
+        found: dict[int, Backend] = {}
+        for first, count, load in zip(words, words[1:], words[2:], strict=False):
+            if first and 0 < count <= MAX_BACKENDS and load & 0xFFFF_FFFF == FULL_LOAD:
+                with contextlib.suppress(UnreadableMemory):
+                    for address in self._values(first, count):
+                        backend = known.get(self._memory.pointer(address))
+                        if backend is not None:
+                            found[address] = backend
+        return ((backend, address) for address, backend in found.items())
+
+    def _values(self, node: int, count: int) -> Iterator[int]:
+        """The pointers that a hash table has under numbers, from its first node on."""
+        for _ in range(count):
+            if not node:
+                return
+            node, _, address = self._memory.pointers(node, 3)
+            yield address
+
+    def _ledger(self, group: int, backend: Backend, entered: int, records: Sequence[Record]) -> GroupLedger:
+        own = _without_gaps(records)
+        return GroupLedger(
+            group=group,
+            backend=backend.name,
+            entered=entered,
+            recorded=own[-1].number if own else 0,
+            calls=tuple(self._position(one) for one in own),
+            open=tuple(one.number for one in own if not one.has_ended),
+            entered_at=own[-1].created if own else None,
+        )
+
+    def _position(self, record: Record) -> int:
+        key = (record.operation, record.sizes, record.types, record.frames)
+        return self._collectives.setdefault(key, len(self._collectives))
+
+    def _with_stacks(self) -> Iterator[tuple[Collective, Sequence[CodePosition]]]:
+        codes = self._process.frames.codes
+        stacks = [frames for _, _, _, frames in self._collectives]
+        codes.load({address for frames in stacks for address, _ in frames})
+        for operation, sizes, types, frames in self._collectives:
+            known = ((codes.get(address), instruction) for address, instruction in frames)
+            positions = [codes.position(code, instruction) for code, instruction in known if code is not None]
+            yield Collective(operation=operation, sizes=sizes, types=types), positions
+
+
+def _without_gaps(records: Sequence[Record]) -> Sequence[Record]:
+    """The last records whose numbers follow each other; a second one of a number belongs to the same collective."""
+    found: list[Record] = []
+    for one in reversed(records):
+        if found and one.number not in (found[0].number, found[0].number - 1):
+            break
+        if not found or one.number != found[0].number:
+            found.insert(0, one)
+    return found

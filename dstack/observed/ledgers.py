@@ -1,0 +1,52 @@
+"""The ledger of a process group in one of its processes: how many collectives it has entered, and the last of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dstack.observed.calls import Natural, UnixTime
+from dstack.observed.frozen_dataclass import frozen_dataclass
+
+MAX_RECORDED = 256
+"""The most collectives of a process that are read, the last ones."""
+
+Sizes = Annotated[tuple[Natural, ...], Meta(max_length=64)]
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective as a process has recorded it: with the sizes and types of its inputs, and the stack of the call.
+
+    ``operation`` is the library's name, such as ``all_reduce``, ``sizes`` and ``types`` those of each input tensor,
+    such as ``(4096,)`` and ``float32``. Calls of a loop are often equal, and are then one value.
+    """
+
+    operation: Annotated[str, Meta(max_length=200)]
+    sizes: Annotated[tuple[Sizes, ...], Meta(max_length=64)] = ()
+    types: Annotated[tuple[Annotated[str, Meta(max_length=40)], ...], Meta(max_length=64)] = ()
+    stack: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLedger:
+    """What a process has counted and recorded of the collectives of one group, in the order of their calls.
+
+    ``group`` is the position of the group among the process's. ``entered`` is the number of collectives that the
+    process has entered: the n-th of each member belong together. The calls are positions among the process's recorded
+    collectives; the last one is number ``recorded``, entered at ``entered_at``. ``open`` are the numbers of recorded
+    ones that have not ended, as far as the library has noticed; of NCCL that is what its watchdog has seen.
+    """
+
+    group: Natural
+    backend: Literal["gloo", "nccl"]
+    entered: Natural
+    recorded: Natural = 0
+    calls: Annotated[tuple[Natural, ...], Meta(max_length=MAX_RECORDED)] = ()
+    open: Annotated[tuple[Natural, ...], Meta(max_length=MAX_RECORDED)] = ()
+    entered_at: UnixTime | None = None
+
+    def fits(self, groups: int, collectives: int) -> bool:
+        """Whether it refers to one of so many groups and collectives only."""
+        return self.group < groups and max(self.calls, default=-1) < collectives and len(self.calls) <= self.recorded
