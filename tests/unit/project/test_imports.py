@@ -181,7 +181,7 @@ def test_each_rule_can_fail(tmp_path: Path) -> None:
 
 def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
-    modules = ("processes", "calls", "node", "outlines")
+    modules = ("processes", "calls", "ledgers", "node", "outlines")
     observed = {f"dstack.observed.{name}" for name in modules}
     rooms = {name for name in graph.find_descendants("dstack.libraries") if not name.endswith(".waits")}
     sites = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dstack.model.snapshot import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
 from dstack.observed.calls import NEEDS, Need
+from dstack.observed.ledgers import GroupLedger
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -86,6 +87,8 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
             coroutines=tuple(map(execution, it.coroutines)),
             ended_tasks=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.ended_tasks),
             children=tuple(map(process, it.children)),
+            collectives=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.collectives),
+            ledgers=tuple(_with_valid_positions(one, it) for one in it.ledgers if it.process_groups),
         )
 
     def worker(it: WorkerSample) -> WorkerSample:
@@ -102,6 +105,12 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
         stacks=stacks,
         samples=tuple(map(sample, snapshot.samples)),
     )
+
+
+def _with_valid_positions(ledger: GroupLedger, process: Process) -> GroupLedger:
+    calls = tuple(call % len(process.collectives) for call in ledger.calls if process.collectives)
+    group, recorded = ledger.group % len(process.process_groups), max(ledger.recorded, len(calls))
+    return dataclasses.replace(ledger, group=group, calls=calls, recorded=recorded)
 
 
 def attacking_snapshots(texts: Sequence[str]) -> st.SearchStrategy[Snapshot]:
