@@ -98,6 +98,34 @@ class GroupWait(Model, frozen=True):
     missing: tuple[int, ...] = ()
 
 
+DifferenceKind = Literal["behind", "ahead", "left out", "added", "operation", "sizes", "types"]
+
+
+class RankDifference(Model, frozen=True):
+    """How members of a process group first differ in the collectives that they have entered.
+
+    The ``ranks`` differ from the others since the collective of this ``number`` in the group: they have not entered it
+    (``behind``), or alone (``ahead``); by the lines of later calls they ``left out`` or ``added`` some; or it has
+    another operation, other sizes or types. ``shift`` is by how many calls they are behind (negative) or ahead.
+    ``is_clear`` says that they are fewer than the others. The place is that of the others' call, ``own_file`` and
+    ``own_line`` that of the first of these ranks; of one that is behind, of its last call.
+    """
+
+    kind: DifferenceKind
+    group: str
+    ranks: tuple[int, ...]
+    number: int
+    shift: int = 0
+    is_clear: bool = True
+    operation: str = ""
+    own_operation: str = ""
+    file: str | None = None
+    line: int | None = None
+    own_file: str | None = None
+    own_line: int | None = None
+    text: str = ""
+
+
 class AbsentRank(Model, frozen=True):
     """A member of a process group that is missing from a call, with the state of its actor.
 
@@ -511,10 +539,11 @@ class Finding(Model, frozen=True):
     of all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
     assumptions. ``cures`` are changes that free a deadlock, or part of it, the smallest first, then those that do not.
     ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain
-    its waits, ``last_words`` what its processes printed. ``advice`` is None where nothing is to be done. ``doubt``
-    says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each member,
-    ``diagram`` is the short form; of waits that may end, ``brief`` is a sentence for each final blocker, and
-    ``is_slow`` says that the first one takes longer than usual, or that nothing moves.
+    its waits, ``last_words`` what its processes printed. ``advice`` is None where nothing is to be done.
+    ``difference`` is how the ranks of its process groups first differ. ``doubt`` says why a finding is likely but not
+    proven, as a clause. ``explanation`` has a sentence for each member, ``diagram`` is the short form; of waits that
+    may end, ``brief`` is a sentence for each final blocker, and ``is_slow`` says that the first one takes longer than
+    usual, or that nothing moves.
     """
 
     kind: FindingKind
@@ -536,6 +565,7 @@ class Finding(Model, frozen=True):
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     doubt: str = ""
+    difference: RankDifference | None = None
     progress: Progress | None = None
     failed_before: tuple[FailedBefore, ...] = ()
     last_words: tuple[LastWords, ...] = ()

@@ -23,6 +23,7 @@ from dstack.model.diagnosis import (
     Finding,
     GroupWait,
     OutsideWait,
+    RankDifference,
     Since,
     Step,
     Target,
@@ -89,6 +90,7 @@ class _DocumentBuilder:
             "summary": finding.summary,
             "advice": msgspec.to_builtins(finding.advice),
             "cures": [self._cure(cure) for cure in finding.cures],
+            "difference": _difference(finding.difference),
             "explanation": [_sentence(step) for step in finding.explanation],
             "resources": list(finding.resources),
             "jobs": list(finding.jobs),
@@ -223,6 +225,10 @@ def _shallow(value: VertexDetails | Ranks) -> dict[str, object]:
 
 def _gap(gap: Unobserved) -> check_schema.DocumentGap:
     return {"kind": gap.kind, "text": gap.text, "count": gap.count}
+
+
+def _difference(value: RankDifference | None) -> check_schema.DocumentDifference | None:
+    return _fields_of(value, check_schema.DocumentDifference) if value else None
 
 
 def _failed_before(failed: FailedBefore) -> check_schema.DocumentFailedBefore:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.model.diagnosis import CureKind, Exactness, FindingKind, Verdict
+from dstack.model.diagnosis import CureKind, DifferenceKind, Exactness, FindingKind, Verdict
 from dstack.model.prediction import PossibleDeadlock
 from dstack.observed.calls import GroupLibrary
 from dstack.observed.node import Failure, LogKind, LogStream
@@ -217,6 +217,24 @@ class DocumentCure(TypedDict):
     source: str | None
 
 
+class DocumentDifference(TypedDict):
+    """How members of a process group first differ in the collectives that they have entered."""
+
+    kind: DifferenceKind
+    group: Annotated[str, Meta(description="The program's name of the group, else the library's")]
+    ranks: Annotated[list[int], Meta(description="The ranks that differ, in the world")]
+    number: Annotated[int, Meta(description="Number of the first collective of the group that differs")]
+    shift: Annotated[int, Meta(description="By how many calls they are behind (negative) or ahead")]
+    is_clear: Annotated[bool, Meta(description="False if as many ranks are on either side")]
+    operation: Annotated[str, Meta(description="The others' collective of this number; empty if unknown")]
+    own_operation: Annotated[str, Meta(description="That of the ranks; if they are behind, their last one")]
+    file: Annotated[str | None, Meta(description="The place of the others' call")]
+    line: int | None
+    own_file: Annotated[str | None, Meta(description="The place of the ranks' call")]
+    own_line: int | None
+    text: Annotated[str, Meta(description="One sentence; the wording may change")]
+
+
 class DocumentFinding(TypedDict):
     """One finding."""
 
@@ -226,6 +244,7 @@ class DocumentFinding(TypedDict):
     summary: Annotated[str, Meta(description="One sentence; the wording may change")]
     advice: Annotated[DocumentAdvice | None, Meta(description="What to do about it; None where there is nothing")]
     cures: Annotated[list[DocumentCure], Meta(description="Changes that free a deadlock: the smallest first")]
+    difference: DocumentDifference | None
     explanation: Annotated[list[str], Meta(description="One sentence per member; the wording may change")]
     resources: list[str]
     jobs: Annotated[list[str], Meta(description="Ids of the jobs that take part")]

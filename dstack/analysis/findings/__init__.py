@@ -150,6 +150,7 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
         resources=draft.resources,
         assumed=draft.assumed,
         doubt=stalled.doubt(facts) if draft.kind == "stalled" else "",
+        difference=facts.difference,
         progress=draft.progress,
         failed_before=facts.failed_before,
         last_words=last_words,

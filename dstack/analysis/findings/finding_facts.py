@@ -14,6 +14,7 @@ from dstack.analysis.findings.cures import cures_of
 from dstack.analysis.findings.deadlock_scope import DeadlockScope
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.failures import Failures, identity
+from dstack.analysis.findings.group_differences import GroupDifferences
 from dstack.analysis.findings.group_ranks import GroupRanks
 from dstack.analysis.findings.narration import MAX_COMPARED
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -23,7 +24,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import Cure, FailedBefore, Vertex, WaitKind
+from dstack.model.diagnosis import Cure, FailedBefore, RankDifference, Vertex, WaitKind
 from dstack.model.snapshot import Actor, FunctionTimes, Node
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.node import Task
@@ -111,6 +112,11 @@ class FindingFacts:
     def ranks(self) -> GroupRanks:
         """The calls on process groups, and the ranks in them and elsewhere."""
         return GroupRanks(self.draft)
+
+    @cached_property
+    def difference(self) -> RankDifference | None:
+        """How ranks of the process groups first differ in their collectives."""
+        return GroupDifferences(self.reduced.index, self.ranks).first() if self.ranks.calls else None
 
     def others(self, described: Iterable[Key] = ()) -> list[Vertex]:
         """The members outside of the cycle and of calls on groups that are not ``described`` elsewhere."""

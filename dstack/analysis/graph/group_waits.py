@@ -1,10 +1,13 @@
 """Waits in calls on process groups: for the calls of other members, so for the executions that may make them.
 
-A member has entered a call if any execution of the snapshot is in the same call of the group for its rank. The members
-that have not entered must do so. But which members have not is unknown: in a broadcast, the root may have sent its data
-and proceeded, and torch.distributed may begin a call without waiting for it (``async_op``). If no data is in transit
-and the call does not end, at least one member outside of it has not entered. So a call waits for any of these. It waits
-for each of them only if no member can enter without waiting and leave before the others.
+Which members have entered a call is certain by their ledgers, which number the collectives of a group. The others must
+enter, each of them if the call ends for nobody before that.
+
+Without ledgers, a member has entered a call if any execution of the snapshot is in the same call of the group for its
+rank. The members that have not entered must do so. But which members have not is unknown: in a broadcast, the root may
+have sent its data and proceeded, and torch.distributed may begin a call without waiting for it (``async_op``). If no
+data is in transit and the call does not end, at least one member outside of it has not entered. So a call waits for any
+of these. It waits for each of them only if no member can enter without waiting and leave before the others.
 
 No data is in transit if the waiter's thread does not run between two samples (``GroupCall.mark``) and its process uses
 hardly any CPU time meanwhile: its library receives and sends nothing.
@@ -20,6 +23,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY, GraphBuilder
+from dstack.analysis.graph.group_ledgers import GroupLedgers
 from dstack.analysis.graph.group_members import (
     BETWEEN_TWO,
     BY_CALLS,
@@ -93,7 +97,10 @@ def _is_unproven(vertex: Vertex) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SharedCall:
-    """A call on a group in one sample: the ranks in it, the missing ranks, and the targets that may bring them."""
+    """A call on a group in one sample: the ranks in it, the missing ranks, and the targets that may bring them.
+
+    It waits for ``each`` of the missing ranks, or else for any.
+    """
 
     inside: tuple[int, ...]
     missing: tuple[int, ...]
@@ -107,6 +114,7 @@ class _SharedCalls:
         self._index = graph.index
         self._calls = calls_of(graph.index)
         self._members = Members(graph, users)
+        self._ledgers = GroupLedgers(graph.index)
         self._known: dict[object, _SharedCall] = {}
 
     def wait_of(self, vertex: Vertex) -> Wait:
@@ -130,16 +138,24 @@ class _SharedCalls:
         """The members in the call and the missing ones; the same for all waiters in the call."""
         of_one = call.group.rank if is_between_two(call) or call.peer == call.group.rank else None
         job = self._members.job_of(vertex.worker_id)
-        key = (group_of(call), kind_of(call), call.peer, of_one, job, call.group.ranks)
+        number = self._ledgers.number_of(call)
+        key = (group_of(call), kind_of(call), number, call.peer, of_one, job, call.group.ranks)
         if key not in self._known:
-            inside = ranks_in_same(call, self._calls)
-            missing = self._missing(vertex, call, inside)
-            groups = self._groups_for(vertex, call, missing) if missing else ()
+            entered = {} if number is None else self._ledgers.entered(call, number)
+            inside = {rank for rank in ranks_in_same(call, self._calls) if entered.get(rank, True)}
+            inside.update(rank for rank, has_entered in entered.items() if has_entered)
+            missing = self._missing(vertex, call, inside, entered)
+            is_each = is_for_all(call) or (
+                number is not None and set(missing) <= set(entered) and self._ledgers.is_for_all(call, number)
+            )
+            groups = self._groups_for(vertex, call, missing, is_each=is_each) if missing else ()
             assumptions = tuple(self._members.assumptions(call, missing))
             self._known[key] = _SharedCall(tuple(sorted({*inside, call.group.rank})), missing, groups, assumptions)
         return self._known[key]
 
-    def _missing(self, vertex: Vertex, call: GroupCall, inside: Collection[int]) -> tuple[int, ...]:
+    def _missing(
+        self, vertex: Vertex, call: GroupCall, inside: Collection[int], entered: Mapping[int, bool]
+    ) -> tuple[int, ...]:
         """The members of which one has to enter; none if the call may end by itself, or if that is unknown."""
         group = call.group
         if not group.world or group.rank not in group.ranks or self._members.is_ambiguous(vertex, group):
@@ -148,7 +164,7 @@ class _SharedCalls:
         missing = tuple(rank for rank in needed if rank not in inside)
         is_enough = len(missing) < len(needed) and is_between_two(call)
         ever = {rank for calls in self._calls_of_all for rank in ranks_in_same(call, calls)}
-        return () if is_enough or not ever.isdisjoint(missing) else missing
+        return () if is_enough or not ever.isdisjoint(rank for rank in missing if rank not in entered) else missing
 
     def _needed(self, call: GroupCall, inside: Collection[int]) -> list[int]:
         """The other members that the call may wait for; none if it only receives from its root, which has entered."""
@@ -195,11 +211,12 @@ class _SharedCalls:
             return None
         return (assumption("same call", RankList(ranks=(call.group.rank,)), call.operation),)
 
-    def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
+    def _groups_for(
+        self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...], *, is_each: bool
+    ) -> tuple[Group, ...]:
         """Each of the missing members, or any of them; empty if an unknown member may enter."""
         found = [self._members.target(vertex, call, rank) for rank in missing]
         known = tuple(dict.fromkeys(target for target in found if target is not None))
-        is_each = is_for_all(call)
         if not known or (not is_each and None in found):
             return ()
         groups = tuple(Group(needs=1, targets=(one,)) for one in known) if is_each else (Group(needs=1, targets=known),)

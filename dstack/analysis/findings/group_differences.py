@@ -1,0 +1,106 @@
+"""How the members of a finding's process groups first differ in their collectives, as a value and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dstack import words
+from dstack.analysis.findings.group_ranks import GroupRanks
+from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.model.diagnosis import RankDifference
+from dstack.observed.calls import ProcessGroup
+from dstack.observed.ledgers import Collective
+from dstack.observed.processes import Frame
+
+SHOWN_SIZES = 3
+
+
+class GroupDifferences:
+    """The difference of a finding that explains the others, and the words for it."""
+
+    def __init__(self, index: SampleIndex, ranks: GroupRanks) -> None:
+        self._index = index
+        self._ranks = ranks
+        self._ledgers = GroupLedgers(index)
+
+    def first(self) -> RankDifference | None:
+        """How members first differ, in the group whose ranks are late for no other group; None if that is unknown."""
+        groups = {one.group: one.call.group for one in self._ranks.calls}
+        found = [(one, groups[group]) for group in groups if (one := self._ledgers.difference(group))]
+        if not found:
+            return None
+        difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
+        return self._value(difference, group)
+
+    def _is_late_elsewhere(self, difference: Difference) -> bool:
+        """Whether ranks are behind only because they are in a call of another group."""
+        members = self._ledgers.members(difference.group)
+        late = {members[rank].worker_id for rank in difference.ranks}
+        others = (one for one in self._ranks.calls if one.group != difference.group)
+        return difference.kind == "behind" and late <= {vertex.worker_id for one in others for vertex in one.inside}
+
+    def _value(self, difference: Difference, group: ProcessGroup) -> RankDifference:
+        theirs, own = self._place(difference.theirs), self._place(difference.own)
+        return RankDifference(
+            kind=difference.kind,
+            group=group.description or group.name,
+            ranks=difference.ranks,
+            number=difference.number,
+            shift=difference.shift,
+            is_clear=difference.is_clear,
+            operation=difference.theirs.operation if difference.theirs else "",
+            own_operation=difference.own.operation if difference.own else "",
+            file=theirs.file if theirs else None,
+            line=theirs.line if theirs else None,
+            own_file=own.file if own else None,
+            own_line=own.line if own else None,
+            text="".join(self._in_words(difference, group)),
+        )
+
+    def _place(self, collective: Collective | None) -> Frame | None:
+        return next(iter(self._ledgers.user_frames(collective)), None) if collective else None
+
+    # Words
+
+    def _in_words(self, one: Difference, group: ProcessGroup) -> Iterator[str]:
+        """``Rank 2 differs first: it has entered 4 collectives of group dp, the others 5 ...``."""
+        it, its, has = ("it", "its", "has") if len(one.ranks) == 1 else ("they", "their", "have")
+        of, number = names.process_group(group), f"number {one.number:,}"
+        yield f"{words.capitalised(names.ranks(one.ranks))} {words.word(len(one.ranks), 'differs', 'differ')} first: "
+        match one.kind:
+            case "behind":
+                yield f"{it} {has} entered {words.plural(one.number - 1, 'collective')} of {of}, the others "
+                yield f"{one.number - 1 - one.shift:,}; the others' {number} is {self._call(one.theirs)}"
+            case "ahead":
+                entered = one.number - 1 + one.shift
+                yield f"{it} {has} entered {words.plural(entered, 'collective')} of {of}, the others "
+                yield f"{one.number - 1:,}; {its} {number} is {self._call(one.own)}"
+            case "left out":
+                yield f"{it} left out {self._call(one.theirs)}, {number} of {of} on the others; {its} later calls are "
+                yield f"theirs, {-one.shift:,} earlier"
+            case "added":
+                yield f"{its} {number} of {of} is {self._call(one.own)}, which the others did not call; {its} later "
+                yield f"calls are theirs, {one.shift:,} later"
+            case _:
+                yield f"{its} {number} of {of} is {self._call(one.own, one.kind)}, that of the others "
+                yield self._call(one.theirs, one.kind)
+        if not one.is_clear:
+            yield " (as many ranks are on either side, so which is wrong is not known)"
+
+    def _call(self, collective: Collective | None, kind: str = "") -> str:
+        """``all_reduce at train.py:88``, or ``all_reduce of 4 x 8 float32 at train.py:88`` where these differ."""
+        if collective is None:
+            return "not recorded"
+        place = self._place(collective)
+        at = f" at {words.base_name(place.file)}:{place.line}" if place else ""
+        return f"{collective.operation}{_inputs(collective) if kind in ('sizes', 'types') else ''}{at}"
+
+
+def _inputs(collective: Collective) -> str:
+    """`` of 4 x 8 float32``: the sizes and types of its inputs."""
+    pairs = list(zip(collective.sizes, collective.types, strict=False))
+    shown = [f"{' x '.join(map(str, sizes)) or 'one'} {kind}" for sizes, kind in pairs[:SHOWN_SIZES]]
+    more = f" and {len(pairs) - SHOWN_SIZES} more" if len(pairs) > SHOWN_SIZES else ""
+    return f" of {', '.join(shown)}{more}" if shown else ""

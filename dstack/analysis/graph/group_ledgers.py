@@ -1,0 +1,288 @@
+"""The ledgers of process groups: which collective a member is in, who has entered it, and where members first differ.
+
+The n-th collectives of all members belong together. So a member that has entered as many has entered the call, also if
+it did not wait for it, and one that has entered fewer has not. Members that recorded another operation under the same
+number, or other sizes where these must be equal, are not in the same call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from dstack.analysis.graph.group_members import BETWEEN_TWO, FORMING, UNNAMED, GroupId, group_id
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.model.diagnosis import DifferenceKind
+from dstack.observed.calls import TORCH, GroupCall
+from dstack.observed.ledgers import Collective, GroupLedger
+from dstack.observed.processes import Frame
+
+MAX_SHIFT = 8
+"""The most calls that a member may have left out or added for the lines of later ones to show it."""
+WITH_EQUAL_SIZES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "all_gather_single", "_all_gather_base"),
+    *("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
+)
+"""Operations in which the inputs of all members must have as many values, of the same types."""
+WITH_EQUAL_SIZES_IN_GLOO = ("all_gather", "reduce_scatter")
+"""The same in gloo alone: NCCL's groups accept other sizes (torch 2.13 to 2.15)."""
+FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""How the operations begin that end for a member only after all members have entered them."""
+
+
+LIBRARY = "/torch/"
+"""The folder of torch in the paths of its files."""
+
+
+@dataclass(frozen=True)
+class MemberLedger:
+    """The ledger of one member, and the collectives of its process that it refers to."""
+
+    rank: int
+    worker_id: str
+    ledger: GroupLedger
+    collectives: Sequence[Collective]
+
+    @property
+    def first(self) -> int:
+        """The number of the first recorded collective."""
+        return self.ledger.recorded - len(self.ledger.calls) + 1
+
+    def record(self, number: int) -> Collective | None:
+        """The recorded collective of this number."""
+        at = number - self.first
+        return self.collectives[self.ledger.calls[at]] if 0 <= at < len(self.ledger.calls) else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How members of a group first differ: the ``ranks`` that do, and the number of their first collective that does.
+
+    ``shift`` is the number of collectives that they have left out (negative) or added by the lines of later ones, or by
+    which they are behind or ahead. ``theirs`` and ``own`` are the collectives of this number: of the other members, and
+    of the first of these ranks. ``is_clear`` says that these ranks are fewer than the others.
+    """
+
+    kind: DifferenceKind
+    group: GroupId
+    number: int
+    ranks: tuple[int, ...]
+    shift: int = 0
+    theirs: Collective | None = None
+    own: Collective | None = None
+    is_clear: bool = True
+
+
+class GroupLedgers:
+    """The ledgers of torch's groups in one sample, by group and rank."""
+
+    def __init__(self, index: SampleIndex) -> None:
+        self._index = index
+
+    @cached_property
+    def _members(self) -> dict[GroupId, dict[int, MemberLedger]]:
+        """One ledger for each member; none where two processes have the same rank."""
+        found: dict[GroupId, dict[int, list[MemberLedger]]] = defaultdict(lambda: defaultdict(list))
+        for worker_id, worker in self._index.processes.items():
+            for process in worker.family:
+                for ledger in process.ledgers:
+                    group = process.process_groups[ledger.group]
+                    if group.library == TORCH and group.world and ledger.entered:
+                        own = MemberLedger(group.rank, worker_id, ledger, process.collectives)
+                        found[group_id(group)][group.rank].append(own)
+        return {
+            group: {rank: several[0] for rank, several in ranks.items() if len(several) == 1}
+            for group, ranks in found.items()
+        }
+
+    def members(self, group: GroupId) -> Mapping[int, MemberLedger]:
+        """The ledgers of a group's members that were read, if all of them count in the same backend."""
+        found = self._members.get(group, {})
+        return found if len({one.ledger.backend for one in found.values()}) == 1 else {}
+
+    def number_of(self, call: GroupCall) -> int | None:
+        """The number of the collective that a call waits in; None where it is unknown, or no collective.
+
+        A wait for one that has begun before may be for any that has not ended: it is at least for the first of these.
+        """
+        if call.group.library != TORCH or call.operation in (*BETWEEN_TWO, *FORMING):
+            return None
+        own = self.members(group_id(call.group)).get(call.group.rank)
+        if own is None:
+            return None
+        if call.operation in UNNAMED:
+            return min(own.ledger.open, default=None)
+        return own.ledger.entered
+
+    def entered(self, call: GroupCall, number: int) -> dict[int, bool]:
+        """Whether each other member whose ledger was read has entered the collective that this call waits in.
+
+        If all members have entered as many, and the call still does not end, those that made another call under its
+        number have not entered it, and never can.
+        """
+        members = self.members(group_id(call.group))
+        own = members.get(call.group.rank)
+        if own is None:
+            return {}
+        others = {rank: one for rank, one in members.items() if rank != own.rank}
+        counted = {rank: one.ledger.entered >= number for rank, one in others.items()}
+        if not all(counted.values()) or len(members) < len(call.group.ranks):
+            return counted
+        return {rank: not _is_another(own, one, number) for rank, one in others.items()}
+
+    def is_for_all(self, call: GroupCall, number: int) -> bool:
+        """Whether the collective ends for a member only after all others have entered it."""
+        own = self.members(group_id(call.group)).get(call.group.rank)
+        record = own.record(number) if own else None
+        operation = record.operation if record else call.operation
+        return operation.removeprefix("_").startswith(FOR_ALL)
+
+    def difference(self, group: GroupId) -> Difference | None:
+        """How the members that were read first differ; None if they do not."""
+        members = self.members(group)
+        if len(members) < 2:
+            return None
+        recorded = {rank: one for rank, one in members.items() if one.ledger.calls}
+        if len(recorded) < len(members):
+            return _of_counts(group, {rank: one.ledger.entered for rank, one in members.items()}, members)
+        found = _first_mismatch(group, recorded)
+        return (found and self._shift(group, recorded, found)) or found
+
+    # By the lines of the calls
+
+    def _shift(self, group: GroupId, members: Mapping[int, MemberLedger], found: Difference) -> Difference | None:
+        """The calls that one of the ranks that differ left out or added, if the lines of its later calls show it."""
+        reference = next(one for rank, one in members.items() if rank not in found.ranks)
+        shifts = {rank: self._shift_of(members[rank], reference, found.number) for rank in found.ranks}
+        first = min(filter(None, shifts.values()), default=None)
+        if first is None:
+            return None
+        number, shift = first
+        ranks = tuple(rank for rank in found.ranks if shifts[rank] == first)
+        return Difference(
+            kind="left out" if shift < 0 else "added",
+            group=group,
+            number=number,
+            ranks=ranks,
+            shift=shift,
+            theirs=reference.record(number),
+            own=members[ranks[0]].record(number),
+            is_clear=found.is_clear,
+        )
+
+    def _shift_of(self, own: MemberLedger, other: MemberLedger, until: int) -> tuple[int, int] | None:
+        """From which number on a member's calls are those of another one some calls later or earlier, and how many."""
+        start = max(own.first, other.first)
+        mine, theirs = self._lines(own, start), self._lines(other, start)
+        known = set(mine) & set(theirs)
+        for at in range(min(len(mine), len(theirs), until - start + 1)):
+            if _are_alike(mine[at], theirs[at], known):
+                continue
+            for shift in range(1, MAX_SHIFT + 1):
+                if _all_alike(mine[at:], theirs[at + shift :], known):
+                    return start + at, -shift
+                if _all_alike(mine[at + shift :], theirs[at:], known):
+                    return start + at, shift
+        return None
+
+    def _lines(self, member: MemberLedger, start: int) -> list[_Line]:
+        return [self._line(member.collectives[call]) for call in member.ledger.calls[start - member.first :]]
+
+    def _line(self, collective: Collective) -> _Line:
+        return collective.operation, tuple((one.file, one.line) for one in self.user_frames(collective))
+
+    def user_frames(self, collective: Collective) -> Sequence[Frame]:
+        """The frames of the user's own code in its call, leaf first; all but torch's if there are none."""
+        snapshot = self._index.snapshot
+        frames = [snapshot.frames[at] for at in snapshot.stacks[collective.stack]]
+        return [one for one in frames if one.origin == "user"] or [one for one in frames if LIBRARY not in one.file]
+
+
+_Line = tuple[str, tuple[tuple[str, int], ...]]
+"""The operation of a collective and the lines of its call."""
+
+
+def _all_alike(mine: Sequence[_Line], theirs: Sequence[_Line], known: Collection[_Line]) -> bool:
+    """Whether all of two sequences are alike, as far as both go, and the first ones are the same line."""
+    is_same = bool(mine and theirs) and mine[0] == theirs[0]
+    return is_same and all(_are_alike(*pair, known) for pair in zip(mine, theirs, strict=False))
+
+
+def _are_alike(one: _Line, other: _Line, known: Collection[_Line]) -> bool:
+    """Whether two calls may belong together: the same line, or lines that only one of the members has."""
+    return one == other or (one[0] == other[0] and one not in known and other not in known)
+
+
+# By what the calls are
+
+
+def _first_mismatch(group: GroupId, members: Mapping[int, MemberLedger]) -> Difference | None:
+    last = max(one.ledger.recorded for one in members.values())
+    for number in range(max(one.first for one in members.values()), last + 1):
+        records = {rank: one.record(number) for rank, one in members.items()}
+        if None in records.values():
+            return _of_counts(group, {rank: one.ledger.recorded for rank, one in members.items()}, members)
+        contents = {rank: _content(one, number) for rank, one in members.items()}
+        if len(set(contents.values())) > 1:
+            return _of_contents(group, number, records, contents)
+    return None
+
+
+def _content(member: MemberLedger, number: int) -> tuple[object, ...]:
+    """What must be equal for all members of one collective; empty if it is not recorded."""
+    record = member.record(number)
+    if record is None:
+        return ()
+    is_gloo = member.ledger.backend == "gloo"
+    if record.operation in WITH_EQUAL_SIZES or (is_gloo and record.operation in WITH_EQUAL_SIZES_IN_GLOO):
+        return record.operation, tuple(map(prod, record.sizes)), record.types
+    return (record.operation,)
+
+
+def _is_another(own: MemberLedger, other: MemberLedger, number: int) -> bool:
+    """Whether two members have made different calls under a number that counts the same in both records."""
+    is_sound = all(one.ledger.recorded == one.ledger.entered for one in (own, other))
+    contents = {_content(own, number), _content(other, number)}
+    return is_sound and len(contents) > 1 and () not in contents
+
+
+def _of_contents(
+    group: GroupId, number: int, records: Mapping[int, Collective | None], contents: Mapping[int, tuple[object, ...]]
+) -> Difference:
+    ranks, is_clear = _minority(contents)
+    theirs = next(record for rank, record in records.items() if rank not in ranks)
+    own = records[ranks[0]]
+    assert own is not None, "all of them are recorded"
+    assert theirs is not None, "all of them are recorded"
+    is_operation = own.operation != theirs.operation
+    kind: DifferenceKind = "operation" if is_operation else "sizes" if own.sizes != theirs.sizes else "types"
+    return Difference(kind, group, number, ranks, theirs=theirs, own=own, is_clear=is_clear)
+
+
+def _of_counts(group: GroupId, counts: Mapping[int, int], members: Mapping[int, MemberLedger]) -> Difference | None:
+    """The members that have entered fewer collectives than the others, or more."""
+    if len(set(counts.values())) < 2:
+        return None
+    least = min(counts.values())
+    ranks, is_clear = _minority({rank: count > least for rank, count in counts.items()})
+    is_behind = counts[ranks[0]] == least
+    others = [rank for rank in counts if rank not in ranks]
+    further = members[others[0] if is_behind else ranks[0]].record(least + 1)
+    shift = least - max(counts.values()) if is_behind else min(counts[rank] for rank in ranks) - least
+    kind: DifferenceKind = "behind" if is_behind else "ahead"
+    theirs, own = (further, members[ranks[0]].record(least)) if is_behind else (None, further)
+    return Difference(kind, group, least + 1, ranks, shift, theirs, own, is_clear)
+
+
+def _minority(values: Mapping[int, object]) -> tuple[tuple[int, ...], bool]:
+    """The ranks whose value is not the most frequent one, and whether they are fewer than those that have it.
+
+    Of values that are equally frequent, that of the lowest rank counts as the others'.
+    """
+    counts = Counter(values[rank] for rank in sorted(values))
+    usual, most = counts.most_common(1)[0]
+    ranks = tuple(rank for rank in sorted(values) if values[rank] != usual)
+    return ranks, len(ranks) < most
