@@ -9,8 +9,8 @@ from msgspec import Meta
 from dstack.observed.calls import Natural, UnixTime
 from dstack.observed.frozen_dataclass import frozen_dataclass
 
-MAX_RECORDED = 256
-"""The most collectives of a process that are read, the last ones."""
+MAX_RECORDED, MAX_TIMES = 256, 64
+"""The most collectives of a process that are read, the last ones, and of a group of which the times are."""
 
 Sizes = Annotated[tuple[Natural, ...], Meta(max_length=64)]
 
@@ -35,8 +35,9 @@ class GroupLedger:
 
     ``group`` is the position of the group among the process's. ``entered`` is the number of collectives that the
     process has entered: the n-th of each member belong together. The calls are positions among the process's recorded
-    collectives; the last one is number ``recorded``, entered at ``entered_at``. ``open`` are the numbers of recorded
-    ones that have not ended, as far as the library has noticed; of NCCL that is what its watchdog has seen.
+    collectives; the last one is number ``recorded``, entered at ``entered_at``. ``ages_ms`` are how long before that the
+    last ones were entered, in milliseconds, in their order. ``open`` are the numbers of recorded ones that have not
+    ended, as far as the library has noticed; of NCCL that is what its watchdog has seen.
     """
 
     group: Natural
@@ -46,6 +47,7 @@ class GroupLedger:
     calls: Annotated[tuple[Natural, ...], Meta(max_length=MAX_RECORDED)] = ()
     open: Annotated[tuple[Natural, ...], Meta(max_length=MAX_RECORDED)] = ()
     entered_at: UnixTime | None = None
+    ages_ms: Annotated[tuple[Natural, ...], Meta(max_length=MAX_TIMES)] = ()
 
     def fits(self, groups: int, collectives: int) -> bool:
         """Whether it refers to one of so many groups and collectives only."""

@@ -129,11 +129,12 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
     """The complete finding."""
     draft, kind, last_words = facts.draft, KINDS[facts.draft.kind], logs.beside(facts)
     advice = kind.advice(facts, narrator)
+    differs = f"{facts.difference.text}: " if facts.difference else ""
     drawn, printed = diagram(facts, narrator), tuple(steps_of_logs(last_words, draft.kind))
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
-        summary=f"{kind.summary(facts, narrator)}{in_headline(last_words, facts)}",
+        summary=f"{differs}{kind.summary(facts, narrator)}{in_headline(last_words, facts)}",
         advice=next_step(last_words, advice) if draft.kind == "stalled" else advice,
         cures=facts.cures,
         members=draft.members,

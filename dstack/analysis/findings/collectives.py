@@ -37,8 +37,7 @@ def headline(facts: FindingFacts) -> str | None:
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
-    """How ranks differ, each call with its ranks and the place of the first, then the ranks that are lost or idle."""
-    yield from [Step(text=facts.difference.text)] if facts.difference else []
+    """Each call with the ranks in it and the place of the first, then the ranks that are lost or idle."""
     calls = [one for one in facts.ranks.calls if one.missing]
     yield from (_step(one, facts.ranks.caller(one.inside[0]), narrator) for one in calls[:SHOWN_CALLS])
     yield from more(len(calls) - SHOWN_CALLS, "such calls")

@@ -9,7 +9,7 @@ from dstack.analysis.findings.group_ranks import GroupRanks
 from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import RankDifference
+from dstack.model.diagnosis import DifferenceKind, RankDifference
 from dstack.observed.calls import ProcessGroup
 from dstack.observed.ledgers import Collective
 from dstack.observed.processes import Frame
@@ -65,31 +65,28 @@ class GroupDifferences:
     # Words
 
     def _in_words(self, one: Difference, group: ProcessGroup) -> Iterator[str]:
-        """``Rank 2 differs first: it has entered 4 collectives of group dp, the others 5 ...``."""
-        it, its, has = ("it", "its", "has") if len(one.ranks) == 1 else ("they", "their", "have")
+        """``rank 2 is 1 collective behind since number 5 (all_reduce at train.py:88)``."""
         of, number = names.process_group(group), f"number {one.number:,}"
-        yield f"{words.capitalised(names.ranks(one.ranks))} {words.word(len(one.ranks), 'differs', 'differ')} first: "
+        within = f" in {of}" if len({call.group for call in self._ranks.calls}) > 1 else ""
+        is_one, shift = len(one.ranks) == 1, words.plural(abs(one.shift), "collective")
+        yield f"{names.ranks(one.ranks)} "
         match one.kind:
             case "behind":
-                yield f"{it} {has} entered {words.plural(one.number - 1, 'collective')} of {of}, the others "
-                yield f"{one.number - 1 - one.shift:,}; the others' {number} is {self._call(one.theirs)}"
+                yield f"{'is' if is_one else 'are'} {shift} behind{within} since {number} ({self._call(one.theirs)})"
             case "ahead":
-                entered = one.number - 1 + one.shift
-                yield f"{it} {has} entered {words.plural(entered, 'collective')} of {of}, the others "
-                yield f"{one.number - 1:,}; {its} {number} is {self._call(one.own)}"
+                yield f"{'is' if is_one else 'are'} {shift} ahead{within} since {number} ({self._call(one.own)})"
             case "left out":
-                yield f"{it} left out {self._call(one.theirs)}, {number} of {of} on the others; {its} later calls are "
-                yield f"theirs, {-one.shift:,} earlier"
+                yield f"left out {shift} of {of} from {number} on ({self._call(one.theirs)})"
             case "added":
-                yield f"{its} {number} of {of} is {self._call(one.own)}, which the others did not call; {its} later "
-                yield f"calls are theirs, {one.shift:,} later"
+                yield f"added {shift} to {of} from {number} on ({self._call(one.own)})"
             case _:
-                yield f"{its} {number} of {of} is {self._call(one.own, one.kind)}, that of the others "
+                own = self._call(one.own, one.kind)
+                yield f"{'calls' if is_one else 'call'} {own} as {number} of {of}, the others "
                 yield self._call(one.theirs, one.kind)
         if not one.is_clear:
-            yield " (as many ranks are on either side, so which is wrong is not known)"
+            yield ", or as many other ranks are wrong"
 
-    def _call(self, collective: Collective | None, kind: str = "") -> str:
+    def _call(self, collective: Collective | None, kind: DifferenceKind = "behind") -> str:
         """``all_reduce at train.py:88``, or ``all_reduce of 4 x 8 float32 at train.py:88`` where these differ."""
         if collective is None:
             return "not recorded"

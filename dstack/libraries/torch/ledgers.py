@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dstack.libraries.torch.backends import Backend
 from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.recorder import FlightRecorder, Record
-from dstack.observed.ledgers import Collective, GroupLedger
+from dstack.observed.ledgers import MAX_TIMES, Collective, GroupLedger
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.thread_stacks import CodePosition
@@ -96,6 +96,7 @@ class TorchLedgers:
             calls=tuple(self._position(one) for one in own),
             open=tuple(one.number for one in own if not one.has_ended),
             entered_at=own[-1].created if own else None,
+            ages_ms=tuple(max(0, round(1e3 * (own[-1].created - one.created))) for one in own[-MAX_TIMES:]),
         )
 
     def _position(self, record: Record) -> int:
