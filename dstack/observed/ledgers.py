@@ -35,8 +35,8 @@ class GroupLedger:
 
     ``group`` is the position of the group among the process's. ``entered`` is the number of collectives that the
     process has entered: the n-th of each member belong together. The calls are positions among the process's recorded
-    collectives; the last one is number ``recorded``, entered at ``entered_at``. ``ages_ms`` are how long before that the
-    last ones were entered, in milliseconds, in their order. ``open`` are the numbers of recorded ones that have not
+    collectives; the last one is number ``recorded``, entered at ``entered_at``. ``ages_ms`` are how many milliseconds
+    before that the last ones were entered, in their order. ``open`` are the numbers of recorded ones that have not
     ended, as far as the library has noticed; of NCCL that is what its watchdog has seen.
     """
 
