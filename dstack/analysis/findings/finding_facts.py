@@ -115,8 +115,10 @@ class FindingFacts:
 
     @cached_property
     def difference(self) -> RankDifference | None:
-        """How ranks of the process groups first differ in their collectives."""
-        return GroupDifferences(self.reduced.index, self.ranks).first() if self.ranks.calls else None
+        """How ranks of the process groups first differ in their collectives; not in ones that have just begun."""
+        differences = GroupDifferences(self.reduced.index, self.ranks)
+        is_shown = bool(self.ranks.calls) and (not self.draft.is_open or differences.is_overdue())
+        return differences.first() if is_shown else None
 
     def others(self, described: Iterable[Key] = ()) -> list[Vertex]:
         """The members outside of the cycle and of calls on groups that are not ``described`` elsewhere."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from dstack import words
 from dstack.analysis.findings.group_ranks import GroupRanks
-from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers
+from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank
+from dstack.analysis.graph.group_members import GroupId, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import DifferenceKind, RankDifference
+from dstack.model.diagnosis import DifferenceKind, RankDifference, Step
 from dstack.observed.calls import ProcessGroup
 from dstack.observed.ledgers import Collective
 from dstack.observed.processes import Frame
@@ -33,6 +34,10 @@ class GroupDifferences:
             return None
         difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
         return self._value(difference, group)
+
+    def is_overdue(self) -> bool:
+        """Whether a collective of these groups takes longer than those before."""
+        return any(self._ledgers.is_overdue(one.group) for one in self._ranks.calls)
 
     def _is_late_elsewhere(self, difference: Difference) -> bool:
         """Whether ranks are behind only because they are in a call of another group."""
@@ -93,6 +98,36 @@ class GroupDifferences:
         place = self._place(collective)
         at = f" at {words.base_name(place.file)}:{place.line}" if place else ""
         return f"{collective.operation}{_inputs(collective) if kind in ('sizes', 'types') else ''}{at}"
+
+
+def late_ranks(index: SampleIndex, job: str | None) -> Iterator[Step]:
+    """The ranks of a job, or of all, that come last nearly always; each in the largest group where it does.
+
+    Times of several hosts are compared only if none is known to have another time.
+    """
+    ledgers = GroupLedgers(index)
+    groups = sorted(ledgers.groups(), key=lambda one: -len(one[1].ranks))
+    found = [(late, group) for key, group in groups if (late := ledgers.late_rank(key))]
+    told = set()
+    for late, group in found:
+        worker = index.workers.get(late.worker_id)
+        is_shown = late.worker_id not in told and worker is not None and job in (None, worker.job_id)
+        if is_shown and (index.snapshot.has_one_time or _are_on_one_node(index, ledgers, group_id(group))):
+            told.add(late.worker_id)
+            yield Step(text=_late_in_words(late, group))
+
+
+def _late_in_words(late: LateRank, group: ProcessGroup) -> str:
+    return (
+        f"{words.capitalised(names.ranks([late.rank]))} came last in {late.times} of the last {late.of} collectives of "
+        f"{names.process_group(group)}: {words.duration(late.late_s)} after the others, where collectives are "
+        f"{words.duration(late.every_s)} apart (medians)"
+    )
+
+
+def _are_on_one_node(index: SampleIndex, ledgers: GroupLedgers, group: GroupId) -> bool:
+    workers = (index.workers.get(one.worker_id) for one in ledgers.members(group).values())
+    return len({worker and worker.node_id for worker in workers}) == 1
 
 
 def _inputs(collective: Collective) -> str:

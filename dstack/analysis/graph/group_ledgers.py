@@ -8,15 +8,17 @@ number, or other sizes where these must be equal, are not in the same call.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
+from statistics import median
 
 from dstack.analysis.graph.group_members import BETWEEN_TWO, FORMING, UNNAMED, GroupId, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import DifferenceKind
-from dstack.observed.calls import TORCH, GroupCall
+from dstack.observed.calls import TORCH, GroupCall, ProcessGroup
 from dstack.observed.ledgers import Collective, GroupLedger
 from dstack.observed.processes import Frame
 
@@ -29,6 +31,12 @@ WITH_EQUAL_SIZES = (
 """Operations in which the inputs of all members must have as many values, of the same types."""
 WITH_EQUAL_SIZES_IN_GLOO = ("all_gather", "reduce_scatter")
 """The same in gloo alone: NCCL's groups accept other sizes (torch 2.13 to 2.15)."""
+FEWEST_COLLECTIVES, LATE_TIMES = 8, 0.75
+"""A member is late if it came last in such a share of at least so many collectives."""
+LATE_S, LATE_SHARE = 0.02, 0.1
+"""And by so much after the others, and by such a share of the time between collectives."""
+OVERDUE, OVERDUE_S = 3.0, 1.0
+"""A collective is overdue after so many times the usual time between two, and so much longer."""
 FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """How the operations begin that end for a member only after all members have entered them."""
 
@@ -41,10 +49,15 @@ LIBRARY = "/torch/"
 class MemberLedger:
     """The ledger of one member, and the collectives of its process that it refers to."""
 
-    rank: int
+    group: ProcessGroup
     worker_id: str
     ledger: GroupLedger
     collectives: Sequence[Collective]
+
+    @property
+    def rank(self) -> int:
+        """Its rank in the world."""
+        return self.group.rank
 
     @property
     def first(self) -> int:
@@ -76,6 +89,21 @@ class Difference:
     is_clear: bool = True
 
 
+@dataclass(frozen=True)
+class LateRank:
+    """A member that came last in ``times`` of the last ``of`` collectives, ``late_s`` after the others in the median.
+
+    ``late_s`` counts from the median of the others' arrivals, and ``every_s`` is the median time between collectives.
+    """
+
+    rank: int
+    worker_id: str
+    times: int
+    of: int
+    late_s: float
+    every_s: float
+
+
 class GroupLedgers:
     """The ledgers of torch's groups in one sample, by group and rank."""
 
@@ -91,7 +119,7 @@ class GroupLedgers:
                 for ledger in process.ledgers:
                     group = process.process_groups[ledger.group]
                     if group.library == TORCH and group.world and ledger.entered:
-                        own = MemberLedger(group.rank, worker_id, ledger, process.collectives)
+                        own = MemberLedger(group, worker_id, ledger, process.collectives)
                         found[group_id(group)][group.rank].append(own)
         return {
             group: {rank: several[0] for rank, several in ranks.items() if len(several) == 1}
@@ -150,6 +178,38 @@ class GroupLedgers:
             return _of_counts(group, {rank: one.ledger.entered for rank, one in members.items()}, members)
         found = _first_mismatch(group, recorded)
         return (found and self._shift(group, recorded, found)) or found
+
+    def groups(self) -> Iterator[tuple[GroupId, ProcessGroup]]:
+        """All groups that have ledgers, each with the membership of one member."""
+        for group, members in self._members.items():
+            one = next(iter(members.values()), None)
+            if one is not None:
+                yield group, one.group
+
+    def late_rank(self, group: GroupId) -> LateRank | None:
+        """The member that comes last nearly always, and late by a share of the time between collectives."""
+        members = self.members(group)
+        arrivals = [arrivals_of(one) for one in members.values()]
+        numbers = sorted(set(arrivals[0]).intersection(*arrivals[1:])) if len(arrivals) > 1 else []
+        if len(numbers) < FEWEST_COLLECTIVES:
+            return None
+        at = [{rank: times[number] for rank, times in zip(members, arrivals, strict=True)} for number in numbers]
+        rank, times = Counter(max(one, key=one.__getitem__) for one in at).most_common(1)[0]
+        late = [one[rank] - median(time for other, time in one.items() if other != rank) for one in at]
+        every = [later[rank] - earlier[rank] for earlier, later in pairwise(at)]
+        found = LateRank(rank, members[rank].worker_id, times, len(numbers), median(late), median(every))
+        is_late = found.late_s > max(LATE_S, LATE_SHARE * found.every_s)
+        return found if is_late and times >= LATE_TIMES * len(numbers) else None
+
+    def is_overdue(self, group: GroupId) -> bool:
+        """Whether the last collective of a group has begun longer ago than the time between its others explains."""
+        begun = [one for one in self.members(group).values() if one.ledger.entered_at]
+        if not begun:
+            return True
+        last = max(begun, key=lambda one: one.ledger.entered_at or 0.0)
+        times = list(arrivals_of(last).values())
+        usual_s = median([later - earlier for earlier, later in pairwise(times)] or [0.0])
+        return self._index.snapshot.taken_at - times[-1] > OVERDUE * usual_s + OVERDUE_S
 
     # By the lines of the calls
 
@@ -214,6 +274,13 @@ def _all_alike(mine: Sequence[_Line], theirs: Sequence[_Line], known: Collection
 def _are_alike(one: _Line, other: _Line, known: Collection[_Line]) -> bool:
     """Whether two calls may belong together: the same line, or lines that only one of the members has."""
     return one == other or (one[0] == other[0] and one not in known and other not in known)
+
+
+def arrivals_of(member: MemberLedger) -> dict[int, float]:
+    """When a member entered its last collectives, by their number."""
+    ledger, last = member.ledger, member.ledger.entered_at or 0.0
+    first = ledger.recorded - len(ledger.ages_ms) + 1
+    return {first + at: last - age / 1e3 for at, age in enumerate(ledger.ages_ms)}
 
 
 # By what the calls are
