@@ -11,7 +11,7 @@ from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.failures import Failures
-from dstack.analysis.findings.group_differences import late_ranks
+from dstack.analysis.findings.group_differences import group_remarks
 from dstack.analysis.findings.outside_waits import (
     explanation,
     idle_actors,
@@ -57,7 +57,7 @@ def diagnose(
         vertices=vertices,
         gaps=tuple(gaps_of(snapshot, vertices)),
         outside=outside_waits(reduced, found, rests, job_id),
-        remarks=(*polled_state(reduced, resting(reduced, job_id)), *late_ranks(evidence.first, job_id)),
+        remarks=(*polled_state(reduced, resting(reduced, job_id)), *group_remarks(evidence.first, job_id)),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
     )
     if not findings:

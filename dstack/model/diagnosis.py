@@ -669,7 +669,8 @@ class Diagnosis(Model, frozen=True):
     this job. ``outside`` are waits that are in no finding because they do not depend on Ray, most frequent first, and
     without a finding also executions that run or sleep. Then ``explanation`` has sentences about these, ``idle`` has
     what executes nothing, and ``failed_before`` the failures next to such waits. ``remarks`` are about what sleeping
-    loops poll for, as actors by name. ``progress`` is that of all jobs, or of this one; None without a second sample.
+    loops poll for, as actors by name, and about collectives of process groups. ``progress`` is that of all jobs, or of
+    this one; None without a second sample.
     """
 
     verdict: Verdict

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dstack import words
 from dstack.analysis.findings.group_ranks import GroupRanks
-from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank
-from dstack.analysis.graph.group_members import GroupId, group_id
+from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank, arrivals_of
+from dstack.analysis.graph.group_members import GroupId, calls_of, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.model.diagnosis import DifferenceKind, RankDifference, Step
@@ -100,12 +100,43 @@ class GroupDifferences:
         return f"{collective.operation}{_inputs(collective) if kind in ('sizes', 'types') else ''}{at}"
 
 
-def late_ranks(index: SampleIndex, job: str | None) -> Iterator[Step]:
+def group_remarks(index: SampleIndex, job: str | None) -> Iterator[Step]:
+    """What the ledgers of a job's groups show beside its findings, or those of all jobs."""
+    ledgers = GroupLedgers(index)
+    yield from _open_collectives(index, ledgers, job)
+    yield from _late_ranks(index, ledgers, job)
+
+
+def _open_collectives(index: SampleIndex, ledgers: GroupLedgers, job: str | None) -> Iterator[Step]:
+    """Collectives that take too long although no thread is in a call that waits for them, as of NCCL's on GPUs."""
+    in_calls = {group for group, _ in calls_of(index)}
+    for key, group in ledgers.groups():
+        members = ledgers.members(key).values()
+        workers = (index.workers.get(one.worker_id) for one in members)
+        is_asked = job is None or any(worker and worker.job_id == job for worker in workers)
+        if key not in in_calls and is_asked and any(one.ledger.open for one in members) and ledgers.is_overdue(key):
+            yield Step(text="".join(_open_in_words(ledgers, key, group)))
+
+
+def _open_in_words(ledgers: GroupLedgers, key: GroupId, group: ProcessGroup) -> Iterator[str]:
+    members = ledgers.members(key).values()
+    numbers = [number for one in members for number in one.ledger.open]
+    first = next(one for one in members if min(numbers) in one.ledger.open)
+    since = words.time_of_day(arrivals_of(first)[min(numbers)]) if min(numbers) in arrivals_of(first) else ""
+    at = f", entered at {since}," if since else ""
+    yield f"Number {min(numbers):,} of {names.process_group(group)}{at} has not ended, in no wait that dstack knows"
+    if (difference := ledgers.difference(key)) and difference.ranks:
+        are = words.word(len(difference.ranks), "differs", "differ")
+        yield f": {names.ranks(difference.ranks)} {are} from the others since number {difference.number:,}"
+    elif len(members) == len(group.ranks):
+        yield ": all ranks have entered it"
+
+
+def _late_ranks(index: SampleIndex, ledgers: GroupLedgers, job: str | None) -> Iterator[Step]:
     """The ranks of a job, or of all, that come last nearly always; each in the largest group where it does.
 
     Times of several hosts are compared only if none is known to have another time.
     """
-    ledgers = GroupLedgers(index)
     groups = sorted(ledgers.groups(), key=lambda one: -len(one[1].ranks))
     found = [(late, group) for key, group in groups if (late := ledgers.late_rank(key))]
     told = set()
