@@ -28,6 +28,7 @@ MAX_LOG_LINES = 32
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 DiskUse = Literal["session", "spilled objects", "object store"]
+GpuFault = Literal["lost", "needs a reset"]
 RayletCount = Literal[
     "infeasible requests",
     "waiting for resources",
@@ -194,6 +195,8 @@ class Gpu:
     """A GPU of a node, as NVIDIA's driver reports it; what the driver does not report is None.
 
     ``utilisation_percent`` is the share of the driver's last sample period, up to a second, in which a kernel ran.
+    ``pci`` is its address, as ``0000:3b:00``. ``ecc_errors`` are the uncorrected errors of its memory since the driver
+    was loaded. ``fault`` is why the driver does not answer for it.
     """
 
     index: Natural
@@ -201,6 +204,24 @@ class Gpu:
     memory_total_bytes: Natural | None = None
     memory_used_bytes: Natural | None = None
     utilisation_percent: Percent | None = None
+    pci: Annotated[str, Meta(max_length=32)] = ""
+    sm_clock_mhz: Natural | None = None
+    temperature_c: Natural | None = None
+    power_w: float | None = None
+    ecc_errors: Natural | None = None
+    fault: GpuFault | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An error of the GPU at a PCI address that NVIDIA's driver wrote to the kernel's log, by its number.
+
+    ``at`` is the time by the clock of its node; on one that runs for weeks it may be off by some seconds.
+    """
+
+    code: Natural
+    pci: Annotated[str, Meta(max_length=32)]
+    at: UnixTime
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +230,8 @@ class HostFigures:
 
     ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
     ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
+    ``nvml_silent_s`` is for how long the driver has not answered, None if it has. ``xids`` are the last errors of GPUs
+    in the kernel's log, oldest first; none if that was not readable.
     ``oom_kills`` counts the processes that the kernel has killed for lack of memory in the cgroup of the raylet.
     """
 
@@ -219,6 +242,8 @@ class HostFigures:
     cpu_percent: Percent | None = None
     disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
     gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
+    nvml_silent_s: float | None = None
+    xids: Annotated[tuple[Xid, ...], Meta(max_length=MAX_GPUS)] = ()
     oom_kills: Natural | None = None
 
 

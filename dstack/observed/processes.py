@@ -25,6 +25,8 @@ Percent = Annotated[float, Meta(ge=0, le=1e12)]
 MAX_GPUS = 1_024
 """The most GPUs of one node or process."""
 
+CudaUse = Literal["listed", "mapped", "none"]
+"""How a process uses CUDA: NVML lists it, it has only mapped a device of NVIDIA's driver, or not even that."""
 Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
 StartPhase = Literal["start", "import", "setup hook"]
@@ -356,6 +358,7 @@ class Process:
 
     ``cpu_percent`` is its use of CPU, of which 100 is one CPU, over the ``cpu_over_s`` before its reading ended; None
     if it was not measured. ``gpus`` are the GPUs that it uses, by NVIDIA's driver; None if unknown.
+    ``cuda`` is whether it has a CUDA context; None if unknown, or without that driver.
 
     ``starting`` is what a worker does that takes no tasks yet, None for others. ``handled_signals`` are the signals for
     which the program has installed a handler, by name, without those that Ray handles or that end a program.
@@ -400,6 +403,7 @@ class Process:
     cpu_percent: Percent | None = None
     cpu_over_s: float = 0.0
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None
+    cuda: CudaUse | None = None
     finished_spans: tuple[FinishedSpan, ...] = ()
     halt: Halt | None = None
     library_states: tuple[LibraryState, ...] = ()

@@ -3,152 +3,23 @@
 The CPU use of processes and of the host is that between the readings of a snapshot, from counters of the kernel.
 Nothing waits for it: the first sample spans its own duration, later samples all the time since the first. Disks and
 GPUs may hang, so they are read late. The raylet's command line names the file systems (seen on Ray 2.46 and 2.60).
-
-GPUs are read through NVIDIA's management library (NVML), which belongs to the driver. Each call is checked, and a
-figure without an answer is left out. The layouts are those of ``nvml.h``, as bytes: a class of ctypes could not travel
-to other nodes.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import psutil
 
-from dstack.observed.node import Disk, DiskUse, Gpu, HostFigures
-from dstack.observed.processes import GpuUse
+from dstack.observed.node import Disk, DiskUse, HostFigures, Xid
+from dstack.observed.processes import CudaUse, GpuUse
+from dstack.probes.node.gpus import DEVICES, KERNEL_LOG, LIBRARY, GpuReading, Nvml, XidLog, has_driver
 from dstack.probes.node.procfs import proc
-
-LIBRARY = "libnvidia-ml.so.1"
-SUCCESS = 0
-MAX_GPUS, MAX_PROCESSES, MAX_NAME = 64, 1_024, 96
-MEMORY = "@QQQ"
-"""nvmlMemory_t: total, free, used."""
-UTILISATION = "@II"
-"""nvmlUtilization_t: the time in percent in which a kernel ran, and in which memory was read or written."""
-PROCESS = "@I4xQ"
-"""The beginning of each version of nvmlProcessInfo_t: the pid and the used memory."""
-SIZES = (16, 24, 32)
-"""The sizes of nvmlProcessInfo_t. They do not follow from the name of the function: drivers 530 to 535 differ."""
-PROCESSES = (
-    "nvmlDeviceGetComputeRunningProcesses_v2",
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetComputeRunningProcesses",
-)
-MAX_VALUE = 2**53
-"""Larger values are none; NVML_VALUE_NOT_AVAILABLE is ``2**64 - 1``."""
-UNWRITTEN = 0xA5
-
-
-@dataclass
-class GpuReading:
-    """The GPUs of a node, the use of each process by its pid, and whether NVML listed the processes of all GPUs."""
-
-    gpus: list[Gpu] = field(default_factory=list)
-    uses: dict[int, list[GpuUse]] = field(default_factory=dict)
-    has_all_processes: bool = True
-
-
-class Nvml:
-    """The library, loaded and initialised with the first reading."""
-
-    def __init__(self, library: str = LIBRARY) -> None:
-        self._name = library
-        self._library: ctypes.CDLL | None = None
-        self._is_absent = False
-
-    def read(self) -> GpuReading | None:
-        """All GPUs; None without the library or a driver."""
-        if not self._is_absent and self._library is None:
-            self._load()
-        if self._library is None:
-            return None
-        count = ctypes.c_uint(0)
-        if not self._call(("nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"), ctypes.byref(count)):
-            return None
-        reading = GpuReading()
-        for index in range(min(count.value, MAX_GPUS)):
-            self._read_gpu(index, reading)
-        return reading
-
-    def _load(self) -> None:
-        self._is_absent = True
-        try:
-            self._library = ctypes.CDLL(self._name)
-        except OSError:
-            return
-        if self._call(("nvmlInit_v2", "nvmlInit")):
-            self._is_absent = False
-        else:
-            self._library = None
-
-    def _read_gpu(self, index: int, reading: GpuReading) -> None:
-        device = ctypes.c_void_p()
-        names = "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"
-        if not self._call(names, ctypes.c_uint(index), ctypes.byref(device)):
-            reading.has_all_processes = False
-            return
-        total, _, used = self._values("nvmlDeviceGetMemoryInfo", device, MEMORY) or (None, None, None)
-        utilisation = self._values("nvmlDeviceGetUtilizationRates", device, UTILISATION)
-        gpu = Gpu(
-            index=index,
-            name=self._name_of(device),
-            memory_total_bytes=total,
-            memory_used_bytes=used,
-            utilisation_percent=utilisation[0] if utilisation and utilisation[0] <= 100 else None,
-        )
-        reading.gpus.append(gpu)
-        processes = self._processes(device)
-        reading.has_all_processes &= processes is not None
-        for pid, memory in processes or ():
-            use = GpuUse(index=index, memory_bytes=memory if memory <= MAX_VALUE else None)
-            reading.uses.setdefault(pid, []).append(use)
-
-    def _name_of(self, device: ctypes.c_void_p) -> str:
-        text = ctypes.create_string_buffer(MAX_NAME)
-        if not self._call(("nvmlDeviceGetName",), device, text, ctypes.c_uint(MAX_NAME)):
-            return ""
-        return text.value.decode("utf-8", "replace")
-
-    def _values(self, function: str, device: ctypes.c_void_p, layout: str) -> tuple[int, ...]:
-        """The values of a struct; none if the driver or the GPU has no such figures."""
-        buffer = ctypes.create_string_buffer(struct.calcsize(layout))
-        values = struct.unpack(layout, buffer.raw) if self._call((function,), device, buffer) else ()
-        return values if max(values, default=0) <= MAX_VALUE else ()
-
-    def _processes(self, device: ctypes.c_void_p) -> list[tuple[int, int]] | None:
-        """The pid and the used memory of each process on a GPU; None if NVML does not list them."""
-        blank = bytes([UNWRITTEN]) * (MAX_PROCESSES * SIZES[-1])
-        buffer, count = ctypes.create_string_buffer(blank, len(blank)), ctypes.c_uint(MAX_PROCESSES)
-        if not self._call(PROCESSES, device, ctypes.byref(count), buffer):
-            return None
-        if count.value == 0:
-            return []
-        written = len(buffer.raw.rstrip(blank[:1]))
-        size = next((size for size in SIZES if written <= count.value * size), 0)
-        if count.value > MAX_PROCESSES or size == 0:
-            return None
-        return list(_unpacked(buffer.raw[: count.value * size], size))
-
-    def _call(self, names: tuple[str, ...], *arguments: object) -> bool:
-        """Call the first of these functions that the library has; whether it succeeded."""
-        found = (getattr(self._library, name, None) for name in names)
-        function = next((one for one in found if one is not None), None)
-        return function is not None and function(*arguments) == SUCCESS
-
-
-def _unpacked(data: bytes, size: int) -> Iterator[tuple[int, int]]:
-    for at in range(0, len(data), size):
-        pid, used = struct.unpack_from(PROCESS, data, at)
-        yield pid, used
-
 
 T = TypeVar("T")
 
@@ -160,6 +31,7 @@ class LateReading(Generic[T]):
         self._thread: threading.Thread | None = None
         self._results: list[T | None] = []
         self._is_overdue = False
+        self._began_s = 0.0
 
     def begin(self, read: Callable[[], T | None]) -> None:
         """Begin a reading, unless the previous one still runs."""
@@ -174,6 +46,7 @@ class LateReading(Generic[T]):
                 results.append(None)
 
         self._results = results
+        self._began_s = time.monotonic()
         self._thread = threading.Thread(target=run, name="dstack", daemon=True)
         self._thread.start()
 
@@ -184,6 +57,11 @@ class LateReading(Generic[T]):
         self._thread.join(0.0 if self._is_overdue else max(0.0, within_s))
         self._is_overdue = self._thread.is_alive()
         return None if self._is_overdue or not self._results else self._results[0]
+
+    @property
+    def overdue_s(self) -> float | None:
+        """For how long a reading lasts whose result did not come in time."""
+        return time.monotonic() - self._began_s if self._is_overdue else None
 
 
 MIN_OVER_S = 0.01
@@ -283,17 +161,19 @@ def _disk(use: DiskUse, path: str) -> Disk | None:
 
 WAIT_S = 0.5
 """How long an answer waits for disks and GPUs that are still being read: only for a slow driver or file system."""
-OF_GPU = "/dev/nvidia"
-"""The devices that every process with a CUDA context has mapped."""
 
 
 class NodeFigures:
     """Reads the counters of a sample's processes when they are identified, and again for the answer."""
 
-    def __init__(self, nvml: str = LIBRARY) -> None:
+    def __init__(self, nvml: str = LIBRARY, kernel_log: str = KERNEL_LOG) -> None:
         self._cpu = CpuMeter()
         self._nvml = Nvml(nvml)
+        self._xids = XidLog(kernel_log)
+        self._has_driver = False
+        self._uses_cuda: dict[int, bool | None] = {}
         self._late_gpus: LateReading[GpuReading] = LateReading()
+        self._late_xids: LateReading[tuple[Xid, ...]] = LateReading()
         self._late_disks: LateReading[list[Disk]] = LateReading()
         self._raylets: set[int] = set()
         self._gpus: GpuReading | None = None
@@ -306,7 +186,11 @@ class NodeFigures:
     def begin(self) -> None:
         """Begin a sample."""
         self._cpu.begin()
+        self._uses_cuda.clear()
+        self._has_driver = has_driver()
         self._late_gpus.begin(self._nvml.read)
+        if self._has_driver:
+            self._late_xids.begin(self._xids.read)
 
     def note(self, pid: int, figures: proc.ProcessFigures) -> None:
         """Read the counters of a process for the first time."""
@@ -331,6 +215,8 @@ class NodeFigures:
             cpu_percent=self._cpu.host_percent(),
             disks=tuple(self._late_disks.result(until - time.monotonic()) or ()),
             gpus=None if self._gpus is None else tuple(self._gpus.gpus),
+            nvml_silent_s=None if (late_s := self._late_gpus.overdue_s) is None else round(late_s, 2),
+            xids=self._late_xids.result(until - time.monotonic()) or (),
             oom_kills=next((proc.oom_kills(pid) for pid in sorted(self._raylets) if proc.name(pid) == RAYLET), None),
         )
 
@@ -350,4 +236,18 @@ class NodeFigures:
         uses = None if found is None else tuple(found)
         if proc.is_in_first_pid_namespace():
             return uses if uses or not self._gpus.has_all_processes else ()
-        return uses if proc.has_mapped(pid, OF_GPU) else ()
+        return () if self._has_mapped_gpu(pid) is False else uses
+
+    def cuda(self, pid: int) -> CudaUse | None:
+        """Whether a process has a CUDA context; None if unknown, or without NVIDIA's driver."""
+        if not self._has_driver:
+            return None
+        if self.gpus(pid):
+            return "listed"
+        has_mapped = self._has_mapped_gpu(pid)
+        return None if has_mapped is None else "mapped" if has_mapped else "none"
+
+    def _has_mapped_gpu(self, pid: int) -> bool | None:
+        if pid not in self._uses_cuda:
+            self._uses_cuda[pid] = proc.has_mapped(pid, DEVICES)
+        return self._uses_cuda[pid]

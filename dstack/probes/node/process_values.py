@@ -82,6 +82,7 @@ class ProcessValues:
             cpu_percent=use.percent if use else None,
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
+            cuda=self._figures.cuda(process.pid),
             finished_spans=reading.finished_spans,
             library_states=reading.library_states,
             halt=halt_of(process.pid, status, reading.threads),

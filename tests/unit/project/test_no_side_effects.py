@@ -26,7 +26,7 @@ SIGNALS = {
 """All signals: to a target, to the user's own command, and to a thread of dstack's own process. The pidfd sends none: a
 socket of the process is duplicated by it, to read its timeout."""
 C = {f"probes/node/cpython/{name}.py" for name in ("memory", "python_process")} | {"processes/child.py"}
-C |= {"probes/node/node_figures.py", "probes/node/procfs/open_files.py"}
+C |= {"probes/node/gpus.py", "probes/node/procfs/open_files.py"}
 """Modules that call C: for addresses in own memory, to read other memory, for the own end, to query GPUs, and to read
 the timeout of a socket."""
 

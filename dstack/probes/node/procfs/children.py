@@ -73,7 +73,7 @@ class Families:
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
     program = os.path.basename(proc.program(pid))
-    return PYTHON.fullmatch(program) is not None or proc.has_mapped(pid, "/libpython3")
+    return PYTHON.fullmatch(program) is not None or bool(proc.has_mapped(pid, "/libpython3"))
 
 
 def is_helper(pid: int, parent: int) -> bool:

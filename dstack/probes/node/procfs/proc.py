@@ -541,9 +541,10 @@ def mappings(pid: int) -> list[Mapping]:
     return [_mapping(line) for line in _lines(f"/proc/{pid}/maps")]
 
 
-def has_mapped(pid: int, part: str) -> bool:
-    """Whether a process has mapped a file with this in its path."""
-    return part in _read(f"/proc/{pid}/maps")
+def has_mapped(pid: int, part: str) -> bool | None:
+    """Whether a process has mapped a file with this in its path; None if its mappings are unreadable."""
+    mapped = _read(f"/proc/{pid}/maps")
+    return part in mapped if mapped else None
 
 
 def mapped_files(pid: int) -> dict[File, Mapping]:

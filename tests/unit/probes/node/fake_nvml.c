@@ -37,6 +37,9 @@ int nvmlDeviceGetCount_v2(unsigned int *count) {
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
     if (index > 1) return 2;
+#ifdef LOST_HANDLE
+    if (index == 1) return LOST_HANDLE;
+#endif
     *device = &devices[index];
     return 0;
 }
@@ -49,6 +52,12 @@ int nvmlDeviceGetName(void *device, char *name, unsigned int length) {
 }
 
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
+#ifdef LOST
+    if (*(int *)device) return LOST;
+#endif
+#ifdef HANGS_ON_DEVICE
+    for (;;) sleep(1000);
+#endif
 #ifdef NONSENSE
     memset(memory, 0xFF, 24);
     return 0;
@@ -71,6 +80,38 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned int *rates) {
 }
 #endif
 
+#ifdef ALL_FIGURES
+/* The layouts of nvmlPciInfo_t, version 3, and the numbers of the enumerations. */
+int nvmlDeviceGetPciInfo_v3(void *device, char *info) {
+    unsigned int numbers[5] = {0, *(int *)device ? 0xb1 : 0x3b, 0, 0x20b210de, 0x153310de};
+    memset(info, 0, 68);
+    strcpy(info, "0000:xx:xx.0");
+    memcpy(info + 16, numbers, sizeof numbers);
+    strcpy(info + 36, "00000000:xx:xx.0");
+    return 0;
+}
+
+int nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *mhz) {
+    *mhz = clock == 1 ? 1410 : 1;
+    return *(int *)device ? 3 : 0;
+}
+
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *degrees) {
+    *degrees = sensor == 0 ? 63 : 1;
+    return *(int *)device ? 999 : 0;
+}
+
+int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts) {
+    *milliwatts = 301500;
+    return *(int *)device ? 3 : 0;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *device, int error, int counter, unsigned long long *count) {
+    *count = error == 1 && counter == 0 ? 2 : 99;
+    return *(int *)device ? 3 : 0;
+}
+#endif
+
 static void enter(char *entry, unsigned int pid, unsigned long long used) {
     unsigned int instances[2] = {0xFFFFFFFF, 0xFFFFFFFF};
     unsigned long long is_protected = 0;
@@ -87,6 +128,9 @@ int LISTED(void *device, unsigned int *count, char *entries) {
 #ifdef TOO_MANY
     *count = 4000000000u;
     return 0;
+#endif
+#ifdef LOST
+    if (*(int *)device) return LOST;
 #endif
     if (*(int *)device) {
         *count = 0;

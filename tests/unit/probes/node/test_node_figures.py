@@ -15,19 +15,10 @@ import msgspec
 import psutil
 import pytest
 
-from dstack.observed.node import Gpu, HostFigures
+from dstack.observed.node import HostFigures, Xid
 from dstack.observed.processes import GpuUse, Process
 from dstack.probes.node import node_figures as module
-from dstack.probes.node.node_figures import (
-    MAX_GPUS,
-    CpuMeter,
-    CpuUse,
-    GpuReading,
-    LateReading,
-    NodeFigures,
-    Nvml,
-    disks,
-)
+from dstack.probes.node.node_figures import CpuMeter, CpuUse, LateReading, NodeFigures, disks
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
@@ -35,6 +26,7 @@ from tests.sampling import Plain, sample, target
 from tests.unit.probes.node.fake_nvml import compiled
 
 LONG_S = 60.0
+GIB = 2**30
 
 
 def test_a_result_that_is_there_in_time_is_taken() -> None:
@@ -222,11 +214,11 @@ def test_only_raylets_are_asked() -> None:
     assert disks([pid]) == []
 
 
-def figures_of(library: str) -> tuple[NodeFigures, HostFigures]:
+def figures_of(library: str, kernel_log: str = "/no/such/log") -> tuple[NodeFigures, HostFigures]:
     """The figures after one sample of this process."""
     own = proc.figures(os.getpid())
     assert own is not None
-    figures = NodeFigures(library)
+    figures = NodeFigures(library, kernel_log)
     figures.begin()
     figures.note(os.getpid(), own)
     figures.begin_disks()
@@ -257,6 +249,7 @@ def test_in_a_container_a_pid_counts_only_if_its_process_has_mapped_a_gpu(
     monkeypatch.setattr(proc, "is_in_first_pid_namespace", lambda: False)
 
     assert figures.gpus(os.getpid()) == ()
+    figures.begin()
     monkeypatch.setattr(proc, "has_mapped", lambda pid, part: part == "/dev/nvidia")
     assert figures.gpus(os.getpid()) == (GpuUse(index=0, memory_bytes=40 * GIB),)
     assert figures.gpus(os.getppid()) is None
@@ -281,7 +274,53 @@ def test_a_driver_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: p
     assert host.gpus is None
     assert figures.gpus(os.getpid()) is None
     figures.begin()
-    assert figures.end(time.monotonic() + 60).gpus is None
+    again = figures.end(time.monotonic() + 60)
+    assert again.gpus is None
+    assert host.nvml_silent_s is not None
+    assert again.nvml_silent_s is not None
+    assert again.nvml_silent_s >= host.nvml_silent_s > 0
+
+
+XID = "4,7,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize("fault", ["HANGS", "HANGS_ON_DEVICE"])
+def test_errors_of_gpus_are_read_also_if_the_driver_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 0.2)
+    monkeypatch.setattr(module, "has_driver", lambda: True)
+    log = tmp_path / "kmsg"
+    log.write_text(XID)
+    figures, host = figures_of(compiled(tmp_path, **{fault: 1}), str(log))
+
+    def xids() -> tuple[Xid, ...]:  # a slow machine reads the log in a later sample
+        figures.begin()
+        return figures.end(time.monotonic() + 60).xids
+
+    found = wait_until(xids, deadline_s=60, what=lambda: "the log")
+    assert [(one.code, one.pci) for one in found] == [(79, "0000:3b:00")]
+    assert host.gpus is None
+    assert host.nvml_silent_s is not None
+
+
+@pytest.mark.usefixtures("patient")
+def test_whether_a_process_uses_cuda_is_known_where_the_driver_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proc, "is_in_first_pid_namespace", lambda: True)
+    figures, _ = figures_of(compiled(tmp_path, PID=os.getpid()))
+    assert figures.cuda(os.getpid()) is None
+
+    monkeypatch.setattr(module, "has_driver", lambda: True)
+    figures, host = figures_of(compiled(tmp_path / "again", PID=os.getpid()))
+    assert host.xids == ()
+    assert figures.cuda(os.getpid()) == "listed"
+    assert figures.cuda(os.getppid()) == "none"
+    assert figures.cuda(2**22 + 1) is None  # its mappings are unreadable
+    figures.begin()
+    monkeypatch.setattr(proc, "has_mapped", lambda pid, part: part == "/dev/nvidia")
+    assert figures.cuda(os.getppid()) == "mapped"
 
 
 def test_an_answer_has_the_cpu_use_of_each_process() -> None:
@@ -305,100 +344,3 @@ def test_an_answer_has_the_figures_of_the_host() -> None:
 
     assert host.memory_total_bytes
     assert host.gpus is None or host.gpus
-
-
-GIB = 2**30
-USES: dict[int, list[GpuUse]] = {
-    4242: [GpuUse(index=0, memory_bytes=40 * GIB)],
-    1: [GpuUse(index=0, memory_bytes=None)],
-    99: [GpuUse(index=0, memory_bytes=2 * GIB)],
-}
-
-
-def gpu(index: int, name: str, utilisation_percent: float) -> Gpu:
-    return Gpu(
-        index=index,
-        name=name,
-        memory_total_bytes=80 * GIB,
-        memory_used_bytes=60 * GIB,
-        utilisation_percent=utilisation_percent,
-    )
-
-
-def read(folder: Path, **macros: object) -> GpuReading:
-    found = Nvml(compiled(folder, **macros)).read()
-    assert found is not None
-    return found
-
-
-def test_gpus_have_memory_and_utilisation_and_processes_their_memory(tmp_path: Path) -> None:
-    nvml = Nvml(compiled(tmp_path))
-
-    for _ in range(2):
-        found = nvml.read()
-        assert found == GpuReading(
-            [
-                Gpu(
-                    index=0,
-                    name="Fake A100",
-                    memory_total_bytes=80 * GIB,
-                    memory_used_bytes=60 * GIB,
-                    utilisation_percent=93,
-                ),
-                Gpu(
-                    index=1,
-                    name="Fake B200",
-                    memory_total_bytes=80 * GIB,
-                    memory_used_bytes=60 * GIB,
-                    utilisation_percent=7,
-                ),
-            ],
-            USES,
-        )
-
-
-@pytest.mark.parametrize("size", [16, 24, 32])
-@pytest.mark.parametrize("version", ["", "_v2", "_v3"])
-def test_entries_of_processes_are_read_in_each_size_that_drivers_use(tmp_path: Path, size: int, version: str) -> None:
-    found = read(tmp_path, ENTRY_SIZE=size, LISTED=f"nvmlDeviceGetComputeRunningProcesses{version}")
-
-    assert found.uses == USES
-    assert found.has_all_processes
-
-
-@pytest.mark.parametrize("macros", [{"ENTRY_SIZE": 48}, {"NO_PROCESSES": 1}, {"TOO_MANY": 1}, {"LISTED": "nvmlOther"}])
-def test_processes_in_an_unknown_form_are_left_out(tmp_path: Path, macros: dict[str, object]) -> None:
-    found = read(tmp_path, **macros)
-
-    assert not found.uses
-    assert not found.has_all_processes
-    assert [gpu.memory_used_bytes for gpu in found.gpus] == [60 * GIB] * 2
-
-
-def test_a_missing_function_leaves_its_figure_out(tmp_path: Path) -> None:
-    found = read(tmp_path, NO_UTILISATION=1)
-
-    assert all(gpu.utilisation_percent is None and gpu.memory_used_bytes for gpu in found.gpus)
-
-
-def test_impossible_values_are_left_out(tmp_path: Path) -> None:
-    found = read(tmp_path, NONSENSE=1)
-
-    assert found.gpus == [Gpu(index=0, name="Fake A100"), Gpu(index=1, name="Fake B200")]
-
-
-def test_the_number_of_gpus_is_bounded(tmp_path: Path) -> None:
-    found = read(tmp_path, MANY=1)
-
-    assert MAX_GPUS > len(found.gpus) == 2
-    assert not found.has_all_processes
-
-
-def test_a_node_without_the_library_or_a_driver_has_no_gpus(tmp_path: Path) -> None:
-    damaged = tmp_path / "libnvidia-ml.so.1"
-    damaged.write_bytes(b"\x7fELF" + bytes(100))
-
-    for library in ("libno-such-library.so.9", str(damaged), compiled(tmp_path, NO_DRIVER=1)):
-        nvml = Nvml(library)
-        assert nvml.read() is None
-        assert nvml.read() is None
