@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from dstack.analysis.index.process_index import newest_processes
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.index.shown_frames import innermost_frame
 from dstack.analysis.naming.descriptions import in_words
@@ -37,6 +38,7 @@ from dstack.observed.calls import Timer
 from dstack.observed.processes import Process, Thread
 from dstack.report import check_schema
 from dstack.report.not_observed import Unobserved, gaps_in_words
+from dstack.words import grouped
 
 MANY = 1000
 """Longer lists of members are shortened: of similar pending members only the first is listed, with their number."""
@@ -74,6 +76,7 @@ class _DocumentBuilder:
             "outside_ray": [_outside(wait) for wait in diagnosis.outside],
             "child_processes": [self._child(worker_id, child) for worker_id, child in self._index.children()],
             "possible_deadlocks": self._possible(),
+            "gpus": list(self._gpus()),
             "coverage": self._coverage(),
             "timing": _timing(self._snapshot),
         }
@@ -202,6 +205,37 @@ class _DocumentBuilder:
             "function": frame.function if frame else None,
             "source": self._snapshot.source_line(frame.file, frame.line) if frame else None,
         }
+
+    def _gpus(self) -> Iterator[check_schema.DocumentNodeGpus]:
+        users = grouped(self._gpu_processes())
+        for node in self._snapshot.nodes:
+            host = node.host
+            if host.gpus is not None or host.nvml_silent_s is not None or host.xids or node.node_id in users:
+                yield {
+                    "node_id": node.node_id,
+                    "node_ip": node.ip,
+                    "gpus": None if host.gpus is None else list(host.gpus),
+                    "nvml_silent_s": host.nvml_silent_s,
+                    "xids": list(host.xids),
+                    "processes": users.get(node.node_id, []),
+                }
+
+    def _gpu_processes(self) -> Iterator[tuple[str, check_schema.DocumentGpuProcess]]:
+        """The processes of which their use of CUDA is known, each with its node."""
+        index = self._index
+        for worker_id, process in newest_processes(self._snapshot).items():
+            for one in process.family if worker_id in index.workers else ():
+                if one.cuda is not None:
+                    yield (
+                        index.workers[worker_id].node_id,
+                        {
+                            "worker_id": worker_id,
+                            "pid": one.pid,
+                            "cuda": one.cuda,
+                            "gpus": None if one.gpus is None else list(one.gpus),
+                            **ranked(index.ranks(worker_id, None if one.parent_pid is None else one.pid)),
+                        },
+                    )
 
     def _coverage(self) -> check_schema.DocumentCoverage:
         coverage = self._diagnosis.coverage

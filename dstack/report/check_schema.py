@@ -15,8 +15,8 @@ from msgspec import Meta
 from dstack.model.diagnosis import CureKind, DifferenceKind, Exactness, FindingKind, Verdict
 from dstack.model.prediction import PossibleDeadlock
 from dstack.observed.calls import GroupLibrary
-from dstack.observed.node import Failure, LogKind, LogStream
-from dstack.observed.processes import Access, LoopBody
+from dstack.observed.node import Failure, Gpu, LogKind, LogStream, Xid
+from dstack.observed.processes import Access, CudaUse, GpuUse, LoopBody
 
 Json = dict[str, Any]
 
@@ -301,6 +301,26 @@ class DocumentChild(Ranked):
     threads: list[DocumentThread]
 
 
+class DocumentGpuProcess(Ranked):
+    """What a worker, driver or child process uses of the GPUs of its node."""
+
+    worker_id: str
+    pid: int
+    cuda: Annotated[CudaUse, Meta(description="Whether NVML lists it, it has mapped a GPU, or neither")]
+    gpus: Annotated[list[GpuUse] | None, Meta(description="The GPUs that it uses; null if unknown")]
+
+
+class DocumentNodeGpus(TypedDict):
+    """The GPUs of one node."""
+
+    node_id: str
+    node_ip: str
+    gpus: Annotated[list[Gpu] | None, Meta(description="As the driver reports them; null if it did not answer")]
+    nvml_silent_s: Annotated[float | None, Meta(description="Seconds for which the driver has not answered")]
+    xids: Annotated[list[Xid], Meta(description="The last errors of GPUs in the kernel's log")]
+    processes: list[DocumentGpuProcess]
+
+
 class DocumentRatio(TypedDict):
     """How many of how many were observed."""
 
@@ -367,6 +387,7 @@ class Document(TypedDict):
         list[PossibleDeadlock] | None,
         Meta(description="Deadlocks that another order of the same calls could reach; null without a history of tasks"),
     ]
+    gpus: Annotated[list[DocumentNodeGpus], Meta(description="Of the nodes that have NVIDIA's driver")]
     coverage: DocumentCoverage
     timing: DocumentTiming
 
@@ -374,6 +395,7 @@ class Document(TypedDict):
 def check_schema() -> Json:
     """The JSON Schema of ``dstack.check/2``."""
     schema = msgspec.json.schema(Document)
-    failure = schema["$defs"][Failure.__name__]
-    failure["required"] = list(failure["properties"])  # a document states also those with a default
+    for observed in (Failure, Gpu, Xid):
+        shape = schema["$defs"][observed.__name__]
+        shape["required"] = list(shape["properties"])  # a document states also those with a default
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

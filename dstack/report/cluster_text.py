@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from rich.text import Text
 
 from dstack import words
+from dstack.analysis.findings.rank_gpus import driver_silence, xid_in_words
+from dstack.analysis.index.process_index import newest_processes
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Activity
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.stack_pages import worker_name
 from dstack.analysis.views.worker_groups import BundlePlace
 from dstack.analysis.views.worker_state import CPU, Figure, Total, WorkerFigures
 from dstack.model.snapshot import Node
 from dstack.observed.node import DiskUse, Gpu
-from dstack.observed.processes import GpuUse, Process
+from dstack.observed.processes import CudaUse, GpuUse, Process
 from dstack.report.rich_text import SafeText
 from dstack.words import grouped
 
@@ -30,6 +35,12 @@ MARKS: dict[Activity, tuple[str, str]] = {
 """The words say the same as the colours."""
 UNKNOWN = "-"
 GIB = 2**30
+SHOWN_XIDS, SHOWN_NODES = 3, 20
+CUDA_WORDS: dict[CudaUse, str] = {
+    "listed": "holds a CUDA context",
+    "mapped": "has mapped devices of NVIDIA's driver",
+    "none": "holds no CUDA context",
+}
 DISK_WORDS: dict[DiskUse, str] = {"object store": "files of the object store"}
 
 
@@ -43,7 +54,8 @@ def worker_notes(inventory: ClusterInventory, occupant: WorkerSummary) -> list[s
     """What a worker holds, its queue, and what of it was not read."""
     held = inventory.held_by(occupant.worker.worker_id)
     queued = queued_calls(inventory, occupant) if occupant.queued else ""
-    return [note for note in (f"holds {held}" if held else "", queued, occupant.trouble or "") if note]
+    context = CUDA_WORDS["none"] if occupant.figures.cuda == "none" and occupant.ranks.rank is not None else ""
+    return [note for note in (f"holds {held}" if held else "", queued, context, occupant.trouble or "") if note]
 
 
 def resident_in_words(resident: GroupOnNode) -> str:
@@ -107,8 +119,10 @@ def disk_paths(node: Node) -> str:
 
 
 def gpu_figures(node: Node) -> list[str]:
-    """Each GPU of a node: memory and utilisation, as far as its driver reports them."""
-    return [_gpu(gpu) for gpu in node.host.gpus or ()]
+    """Each GPU of a node, as far as its driver reports it, then the last errors, and whether the driver is silent."""
+    figures = [_gpu(gpu) for gpu in node.host.gpus or ()]
+    figures += [xid_in_words(xid, node) for xid in node.host.xids[-SHOWN_XIDS:]]
+    return [*figures, *([driver_silence(node)] if node.host.nvml_silent_s is not None else [])]
 
 
 def _gpu(gpu: Gpu) -> str:
@@ -117,6 +131,12 @@ def _gpu(gpu: Gpu) -> str:
         parts.append(f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB")
     if gpu.utilisation_percent is not None:
         parts.append(f"{gpu.utilisation_percent:.0f} % busy")
+    for value, unit in ((gpu.sm_clock_mhz, "MHz"), (gpu.temperature_c, "°C"), (gpu.power_w, "W")):
+        parts += [f"{value:.0f} {unit}"] if value is not None else []
+    if gpu.ecc_errors:
+        parts.append(words.plural(gpu.ecc_errors, "uncorrected ECC error"))
+    if gpu.fault is not None:
+        parts.append(gpu.fault)
     return f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {', '.join(parts) or 'use unknown'}"
 
 
@@ -142,8 +162,31 @@ def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gp
         resident = sum(child.rss_bytes for child in process.children)
         count = words.plural(len(process.children), "child process", "child processes")
         yield f"{count} with {resident / GIB:.2f} GiB resident"
+    yield from gpu_uses(process, gpus)
+
+
+def gpu_uses(process: Process, gpus: Mapping[int, Gpu]) -> Iterator[str]:
+    """Whether a process has a CUDA context, and what it uses of each GPU; nothing without NVIDIA's driver."""
+    if process.cuda is not None:
+        yield CUDA_WORDS[process.cuda]
     for use in process.gpus or ():
         yield _gpu_use(use, gpus)
+
+
+def gpu_details(analysed: AnalysedSnapshot) -> Iterator[tuple[Node, list[str]]]:
+    """The first nodes with GPUs, the figures of these, and the ranks and other processes that use them."""
+    processes = newest_processes(analysed.snapshot)
+    workers = words.grouped((worker.node_id, worker) for worker in analysed.snapshot.workers)
+    found = ((node, gpu_figures(node)) for node in analysed.snapshot.nodes)
+    for node, figures in islice(((node, figures) for node, figures in found if figures), SHOWN_NODES):
+        gpus = {gpu.index: gpu for gpu in node.host.gpus or ()}
+        for worker in workers.get(node.node_id, ()):
+            process, ranks = processes.get(worker.worker_id), analysed.first_index.ranks(worker.worker_id)
+            if process and process.cuda and (process.cuda != "none" or ranks.rank is not None):
+                who = ", ".join(filter(None, (ranks.in_words, f"pid {worker.pid}")))
+                name = worker_name(analysed.first_index, worker)
+                figures.append(f"{name}, {who}: {', '.join(gpu_uses(process, gpus))}")
+        yield node, figures
 
 
 def _gpu_use(use: GpuUse, gpus: Mapping[int, Gpu]) -> str:

@@ -355,6 +355,19 @@ def print_details(console: Console, analysed: AnalysedSnapshot) -> None:
     if findings:
         _print_stacks(console, analysed, findings)
         _print_children(console, analysed)
+    _print_gpus(console, analysed)
+
+
+def _print_gpus(console: Console, analysed: AnalysedSnapshot) -> None:
+    """Print the GPUs of each node that has any, and the processes that use them."""
+    if not any(node.host.gpus or node.host.xids or node.host.nvml_silent_s for node in analysed.snapshot.nodes):
+        return
+    from dstack.report.cluster_text import gpu_details
+
+    for node, texts in gpu_details(analysed):
+        console.print()
+        console.print(SafeText(f"GPUs of {names.node(node)}", "bold"))
+        print_rows(console, (Row("- ", "  ", SafeText(text)) for text in texts))
 
 
 def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequence[Finding]) -> None:

@@ -22,6 +22,7 @@ from dstack.analysis.findings.last_words import headline as in_headline
 from dstack.analysis.findings.last_words import steps as steps_of_logs
 from dstack.analysis.findings.narration import Narrator, more
 from dstack.analysis.findings.node_room import room_steps
+from dstack.analysis.findings.rank_gpus import RankGpus
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
@@ -81,9 +82,10 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     drafts = [*stuck, *_of_each_cause(reduced, opened)]
     drafts += failed.find(reduced, tuple(drafts))
     drafts.sort(key=lambda draft: (VERDICTS.index(verdict_of(draft.kind)), _is_vague(draft)))
-    narrator, failures, logs = Narrator(reduced), Failures(reduced), Logs(reduced.index)
+    narrator, failures = Narrator(reduced), Failures(reduced)
+    logs, gpus = Logs(reduced.index), RankGpus(reduced.index)
     reported = {identity(draft.failure) for draft in drafts if draft.failure}
-    return (_finding(FindingFacts(draft, failures, reported), narrator, logs) for draft in drafts)
+    return (_finding(FindingFacts(draft, failures, reported), narrator, logs, gpus) for draft in drafts)
 
 
 def verdict_of(kind: FindingKind) -> Verdict:
@@ -125,12 +127,14 @@ def _is_vague(draft: Draft) -> bool:
     return bool(first.waker_of) or is_unneeded or draft.reduced.is_any_code(first.key)
 
 
-def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
+def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs, gpus: RankGpus) -> Finding:
     """The complete finding."""
     draft, kind, last_words = facts.draft, KINDS[facts.draft.kind], logs.beside(facts)
     advice = kind.advice(facts, narrator)
     differs = f"{facts.difference.text}: " if facts.difference else ""
-    drawn, printed = diagram(facts, narrator), tuple(steps_of_logs(last_words, draft.kind))
+    drawn = diagram(facts, narrator)
+    of_gpus, printed = gpus.steps(facts), tuple(steps_of_logs(last_words, draft.kind))
+    blockers = tuple(open_chain.brief(facts, narrator)) if draft.is_open else ()
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
@@ -155,9 +159,9 @@ def _finding(facts: FindingFacts, narrator: Narrator, logs: Logs) -> Finding:
         progress=draft.progress,
         failed_before=facts.failed_before,
         last_words=last_words,
-        explanation=(*_explanation(facts, narrator), *printed),
-        diagram=replace(drawn, remarks=(*drawn.remarks, *printed)),
-        brief=(*open_chain.brief(facts, narrator), *printed) if draft.is_open else (),
+        explanation=(*_explanation(facts, narrator), *of_gpus, *printed),
+        diagram=replace(drawn, remarks=(*drawn.remarks, *of_gpus, *printed)),
+        brief=(*blockers[:1], *(of_gpus if facts.is_slow else ()), *blockers[1:], *printed) if draft.is_open else (),
         is_slow=facts.is_slow,
     )
 

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 
 from dstack import words
 from dstack.analysis.index.ranks import Ranks, ranks_of
-from dstack.model.snapshot import Sample, WorkerSample
+from dstack.model.snapshot import Sample, Snapshot, WorkerSample
 from dstack.model.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 from dstack.observed.calls import Call
 from dstack.observed.node import Ref, Task
@@ -108,6 +108,12 @@ def execution_key(worker_id: str, execution: Thread | Coroutine) -> ExecutionKey
     if isinstance(execution, Coroutine):
         return CoroutineKey(worker_id, execution.coroutine_id)
     return ThreadKey(worker_id, execution.os_thread_id)
+
+
+def newest_processes(snapshot: Snapshot) -> dict[str, Process]:
+    """The process of each worker from the newest sample that has its figures, by the worker's id."""
+    samples = (worker for sample in snapshot.samples for worker in sample.workers)
+    return {one.worker_id: one.process for one in samples if one.process and one.process.started_at}
 
 
 class ProcessIndex:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.index import subjects
+from dstack.analysis.index.process_index import newest_processes
 from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
 from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.naming.descriptions import describe, operand_in_words
@@ -19,7 +20,7 @@ from dstack.model.diagnosis import Diagnosis, Vertex
 from dstack.model.snapshot import Snapshot, Worker
 from dstack.model.vertex_keys import Key
 from dstack.observed.node import Gpu
-from dstack.observed.processes import Coroutine, Frame, GpuUse, Process, Thread
+from dstack.observed.processes import Coroutine, CudaUse, Frame, GpuUse, Process, Thread
 from dstack.words import grouped
 
 PERMANENT = ("deadlock", "orphaned", "infeasible")
@@ -45,6 +46,7 @@ class WorkerFigures:
     num_threads: int | None = None
     gpu_memory_bytes: int | None = None
     gpu_percent: float | None = None
+    cuda: CudaUse | None = None
     queued: int | None = None
     age_s: float | None = None
 
@@ -196,6 +198,7 @@ class FigureReader:
             num_threads=process.num_threads or None,
             gpu_memory_bytes=_gpu_memory(process.gpus),
             gpu_percent=self._gpu_percent(process.gpus, self._gpus.get(worker.node_id, {})),
+            cuda=process.cuda,
             queued=queued,
             age_s=age_s,
         )
@@ -214,8 +217,7 @@ class FigureReader:
 
     @cached_property
     def _processes(self) -> dict[str, Process]:
-        samples = (worker for sample in self._snapshot.samples for worker in sample.workers)
-        return {one.worker_id: one.process for one in samples if one.process and one.process.started_at}
+        return newest_processes(self._snapshot)
 
     @cached_property
     def _gpus(self) -> dict[str, dict[int, Gpu]]:
