@@ -26,7 +26,7 @@ MAX_GPUS = 1_024
 """The most GPUs of one node or process."""
 
 CudaUse = Literal["listed", "mapped", "none"]
-"""How a process uses CUDA: NVML lists it, it has only mapped a device of NVIDIA's driver, or not even that."""
+"""How a process uses CUDA: NVML lists it, it has only mapped a device of NVIDIA's driver, or not even the library."""
 Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
 StartPhase = Literal["start", "import", "setup hook"]

@@ -43,6 +43,8 @@ PROCESSES = (
 )
 MAX_VALUE = 2**53
 """Larger values are none; NVML_VALUE_NOT_AVAILABLE is ``2**64 - 1``."""
+UNAVAILABLE = 2**32 - 1
+"""The same of a function with an unsigned int."""
 UNWRITTEN = 0xA5
 
 
@@ -134,7 +136,8 @@ class Nvml:
 
     def _number(self, function: str, device: ctypes.c_void_p, *which: int, layout: str = "@I") -> int | None:
         """The first value of a function whose arguments before the result say which one."""
-        return next(iter(self._values(function, device, layout, *map(ctypes.c_uint, which))), None)
+        value = next(iter(self._values(function, device, layout, *map(ctypes.c_uint, which))), None)
+        return None if value == UNAVAILABLE else value
 
     def _name_of(self, device: ctypes.c_void_p) -> str:
         text = ctypes.create_string_buffer(MAX_NAME)
@@ -180,6 +183,8 @@ def _unpacked(data: bytes, size: int) -> Iterator[tuple[int, int]]:
 
 DEVICES = "/dev/nvidia"
 """The devices that every process with a CUDA context has mapped."""
+CUDA_LIBRARY = "/libcuda.so"
+"""The library of the driver; a process that has loaded it and mapped no device is in between."""
 CONTROL = "/dev/nvidiactl"
 KERNEL_LOG = "/dev/kmsg"
 XID = re.compile(

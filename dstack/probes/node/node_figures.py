@@ -18,7 +18,7 @@ import psutil
 
 from dstack.observed.node import Disk, DiskUse, HostFigures, Xid
 from dstack.observed.processes import CudaUse, GpuUse
-from dstack.probes.node.gpus import DEVICES, KERNEL_LOG, LIBRARY, GpuReading, Nvml, XidLog, has_driver
+from dstack.probes.node.gpus import CUDA_LIBRARY, DEVICES, KERNEL_LOG, LIBRARY, GpuReading, Nvml, XidLog, has_driver
 from dstack.probes.node.procfs import proc
 
 T = TypeVar("T")
@@ -244,8 +244,9 @@ class NodeFigures:
             return None
         if self.gpus(pid):
             return "listed"
-        has_mapped = self._has_mapped_gpu(pid)
-        return None if has_mapped is None else "mapped" if has_mapped else "none"
+        if self._has_mapped_gpu(pid):
+            return "mapped"
+        return "none" if proc.has_mapped(pid, CUDA_LIBRARY) is False else None
 
     def _has_mapped_gpu(self, pid: int) -> bool | None:
         if pid not in self._uses_cuda:

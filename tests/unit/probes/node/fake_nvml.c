@@ -102,8 +102,8 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *degrees) {
 }
 
 int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts) {
-    *milliwatts = 301500;
-    return *(int *)device ? 3 : 0;
+    *milliwatts = *(int *)device ? 0xFFFFFFFFu : 301500;
+    return 0;
 }
 
 int nvmlDeviceGetTotalEccErrors(void *device, int error, int counter, unsigned long long *count) {

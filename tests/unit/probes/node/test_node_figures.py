@@ -321,6 +321,9 @@ def test_whether_a_process_uses_cuda_is_known_where_the_driver_is(
     figures.begin()
     monkeypatch.setattr(proc, "has_mapped", lambda pid, part: part == "/dev/nvidia")
     assert figures.cuda(os.getppid()) == "mapped"
+    figures.begin()
+    monkeypatch.setattr(proc, "has_mapped", lambda pid, part: part == "/libcuda.so")
+    assert figures.cuda(os.getppid()) is None
 
 
 def test_an_answer_has_the_cpu_use_of_each_process() -> None:
