@@ -68,21 +68,25 @@ class RankGpus:
 
     def steps(self, facts: FindingFacts) -> tuple[Step, ...]:
         """What is known of the GPUs of the ranks that take part in a finding, and of all others of their run."""
-        ranks = self._ranks_beside(facts) if self._has_any else []
+        runs = self._runs_beside(facts) if self._has_any else {}
+        ranks = [one for of_run in runs.values() for one in of_run]
         if not any(one.process.gpus or one.process.cuda in ("listed", "mapped") for one in ranks):
             return ()
         of_nodes = words.grouped((one.node.node_id, one) for one in ranks).values()
-        found = [*chain.from_iterable(map(_faults, of_nodes)), *_without_context(ranks), *_use_in_words(ranks)]
+        found = list(chain.from_iterable(map(_faults, of_nodes)))
+        for run, of_run in runs.items():
+            lead = f"in the run at {run}: " if len(runs) > 1 else ""
+            if len({one.rank for one in of_run}) == len(of_run) and (run or not lead):
+                found += [f"{lead}{text}" for text in (*_without_context(of_run), *_use_in_words(of_run))]
         shown = (Step(text=words.capitalised(text)) for text in found[:SHOWN_STEPS])
         return (*shown, *more(len(found) - SHOWN_STEPS, "reports of GPUs"))
 
-    def _ranks_beside(self, facts: FindingFacts) -> list[_Rank]:
+    def _runs_beside(self, facts: FindingFacts) -> dict[str, list[_Rank]]:
+        """All ranks of each run that takes part; where its identity is unknown, only those that take part."""
         vertices = chain(facts.waits, facts.ends, facts.behind)
-        workers = {vertex.worker_id for vertex in vertices if vertex.worker_id}
-        runs = {run for worker_id in workers for run, _ in self._of_worker(worker_id)}
-        whole = chain.from_iterable(self._by_run.get(run, ()) for run in runs if run)
-        own = (one for worker_id in workers for run, one in self._of_worker(worker_id) if not run)
-        return sorted((*whole, *own), key=lambda one: one.rank)
+        workers = dict.fromkeys(vertex.worker_id for vertex in vertices if vertex.worker_id)
+        own = words.grouped(pair for worker_id in workers for pair in self._of_worker(worker_id))
+        return {run: sorted(self._by_run[run] if run else own[run], key=lambda one: one.rank) for run in own}
 
     @cached_property
     def _by_run(self) -> dict[str, list[_Rank]]:
@@ -104,9 +108,9 @@ class RankGpus:
 
 
 def _without_context(ranks: Sequence[_Rank]) -> Iterator[str]:
-    """``rank 2 holds no CUDA context``: it has mapped no device of the driver."""
+    """``rank 2 holds no CUDA context``: it has mapped neither a device nor the library of the driver."""
     found = [one.rank for one in ranks if one.process.cuda == "none"]
-    if found:
+    if 0 < len(found) < len(ranks):
         yield f"{names.ranks(found)} {words.word(len(found), 'holds', 'hold')} no CUDA context"
 
 

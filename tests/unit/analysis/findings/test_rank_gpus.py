@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_of_several_gpus_that_with_most_memory_is_the_own_one() -> None:
     (text,) = texts(it)
     assert text.startswith("GPU 0 of rank 0 is busy (100 %), GPU 1 of rank 1 is idle (0 %)")
     assert "rank 2" not in text
+
+
+def two_runs(*own: int) -> Gang:
+    """Ranks 0 and 1 of one run, and two processes with these ranks of another one."""
+    it = with_gpus(mismatch(), [0.0, 100.0, 0.0, 0.0])
+    for rank, number in zip(it.ranks[2:], own, strict=True):
+        rank.memberships = [dataclasses.replace(it.groups[number], world="tcp://b:1")]
+        rank.known |= {"rank": number}
+    return it
+
+
+def test_ranks_of_several_runs_are_told_apart() -> None:
+    in_other = "In the run at tcp://b:1: the GPUs of ranks 2-3 are idle (0 %)"
+
+    assert [text for text in texts(two_runs(2, 3)) if "b:1" in text] == [in_other]
+    assert not [text for text in texts(two_runs(2, 2)) if "b:1" in text]  # two processes claim one rank
 
 
 def test_what_the_driver_and_the_kernel_report_while_the_ranks_ran_comes_first() -> None:
