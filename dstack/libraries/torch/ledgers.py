@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dstack.libraries.torch.backends import Backend
 from dstack.libraries.torch.groups import TorchGroups
-from dstack.libraries.torch.recorder import FlightRecorder, Record
+from dstack.libraries.torch.recorder import FlightRecorder, Record, What
 from dstack.observed.ledgers import MAX_TIMES, Collective, GroupLedger
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.python_process import PythonProcess
@@ -22,8 +22,8 @@ FULL_LOAD = 0x3F80_0000
 MAX_BACKENDS = 8
 
 
-_Kind = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...], tuple[tuple[int, int], ...]]
-"""What equal records share: the operation, the sizes and types of its inputs, and the frames of the call."""
+_Kind = tuple[What, tuple[tuple[int, int], ...]]
+"""What equal records share: the call, and the frames that made it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TorchLedgers:
         found: dict[str, list[Record]] = defaultdict(list)
         with contextlib.suppress(UnreadableMemory):
             for one in FlightRecorder(self._memory, backend.recorder).last() if backend.recorder else ():
-                if one.backend == backend.name:
+                if one.what.backend == backend.name:
                     found[one.group].append(one)
         return found
 
@@ -100,17 +100,16 @@ class TorchLedgers:
         )
 
     def _position(self, record: Record) -> int:
-        key = (record.operation, record.sizes, record.types, record.frames)
-        return self._collectives.setdefault(key, len(self._collectives))
+        return self._collectives.setdefault((record.what, record.frames), len(self._collectives))
 
     def _with_stacks(self) -> Iterator[tuple[Collective, Sequence[CodePosition]]]:
         codes = self._process.frames.codes
-        stacks = [frames for _, _, _, frames in self._collectives]
+        stacks = [frames for _, frames in self._collectives]
         codes.load({address for frames in stacks for address, _ in frames})
-        for operation, sizes, types, frames in self._collectives:
+        for what, frames in self._collectives:
             known = ((codes.get(address), instruction) for address, instruction in frames)
             positions = [codes.position(code, instruction) for code, instruction in known if code is not None]
-            yield Collective(operation=operation, sizes=sizes, types=types), positions
+            yield Collective(operation=what.operation, sizes=what.sizes, types=what.types), positions
 
 
 def _without_gaps(records: Sequence[Record]) -> Sequence[Record]:

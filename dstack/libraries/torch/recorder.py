@@ -14,8 +14,10 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dstack.observed.ledgers import MAX_RECORDED
+from dstack.probes.node.cpython.code_objects import StructFields
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
 
 WORD = 8
@@ -23,8 +25,8 @@ RECORDER_BYTES, MAX_ENTRY_BYTES = 256, 2048
 MAX_ENTRIES = 1 << 20
 OPERATION = re.compile(r"(\w+):(\w+)")
 """``gloo:all_reduce``: the backend and the operation."""
-SHORT, MAX_TEXT = 16, 200
-"""The bytes that a ``std::string`` of libstdc++ has inside, behind its address and size."""
+SHORT, TEXT_BYTES, MAX_TEXT = 16, 32, 200
+"""The bytes that a ``std::string`` of libstdc++ has inside, behind its address and size, and its own."""
 GROUP_NAME, NUMBER, TRACEBACK, CREATED, IS_BETWEEN_TWO = -56, -24, 32, 64, 80
 """The offsets of fields from that of the operation: the name of the group, the number of the collective in it, its
 traceback, its time, and whether it is a send or receive."""
@@ -34,8 +36,10 @@ TYPES, TO_OUTPUTS, TO_SIZES = INSIDE + DIMS * WORD, 72, 144
 """The offsets from the vector of inputs: of their types, of the vector of outputs, and of the sizes of both."""
 THREAD_NAME, ENDED = TO_SIZES + 88, TO_SIZES + 120
 """The offsets from there of the name of the thread, and of whether the collective has ended."""
-FRAMES_AT, MAX_FRAMES, FRAME = 8, 24, 16
-"""A traceback has a virtual table and a vector of frames; each is a code object and an instruction."""
+PAIR, CODE_AND_INSTRUCTION = struct.Struct("<2Q"), struct.Struct("<Qi4x")
+FRAMES_AT, MAX_FRAMES, FRAME = 8, 64, 16
+"""A traceback has a virtual table and a vector of frames; each is a code object and an instruction. Of one that is
+deeper there are no frames."""
 MAX_VALUES = 64
 SCALAR_TYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
@@ -44,19 +48,24 @@ SCALAR_TYPES = (
 """``c10::ScalarType`` by its numbers, from 0 on."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One entry; ``frames`` are addresses of code objects with their instructions, leaf first."""
 
     group: str
     number: int
+    what: What
+    frames: tuple[tuple[int, int], ...]
+    created: float
+    has_ended: bool
+
+
+class What(NamedTuple):
+    """What a collective is, which many entries share: its backend, its operation, and its inputs."""
+
     backend: str
     operation: str
     sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
-    frames: tuple[tuple[int, int], ...]
-    created: float
-    has_ended: bool
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,32 @@ class _Ring:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The offsets in an entry of the operation and of the vector of the inputs' dimensions."""
+    """The offsets in an entry of the operation and of the vector of the inputs' dimensions.
+
+    ``movable`` are those of the texts and vectors, which may have their content inside or elsewhere.
+    """
 
     operation: int
     inputs: int
+    movable: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operation: int, inputs: int) -> _Layout:
+        """The layout with these offsets."""
+        return cls(operation, inputs, (operation + GROUP_NAME, operation, inputs, inputs + TO_SIZES))
+
+    @property
+    def fields(self) -> StructFields:
+        """The number, time and traceback of an entry, the vector of types, and where texts and vectors have theirs."""
+        at, inputs = self.operation, self.inputs
+        own = (at + NUMBER, at + CREATED, at + TRACEBACK, inputs + TYPES, inputs + TYPES + WORD)
+        return StructFields(*((one, "Q") for one in (*own, *self.movable)))
+
+    def content(self, entry: bytes) -> bytes:
+        """The lengths and inside content of these."""
+        group, operation, inputs, sizes = self.movable
+        texts = entry[group + WORD : group + TEXT_BYTES] + entry[operation + WORD : operation + TEXT_BYTES]
+        return texts + entry[inputs + WORD : inputs + TYPES] + entry[sizes + WORD : sizes + INSIDE + 8 * WORD]
 
 
 class FlightRecorder:
@@ -116,45 +147,50 @@ class FlightRecorder:
         return [(address, entry) for number, address, entry in found if _word(entry, 0) == number]
 
     def _records(self, entries: Sequence[tuple[int, bytes]], layout: _Layout) -> Iterator[Record]:
-        frames = self._frames([_word(entry, layout.operation + TRACEBACK) for _, entry in entries])
-        types_at = layout.inputs + TYPES
-        types = self._types([struct.unpack_from("<2Q", entry, types_at) for _, entry in entries])
-        for (address, entry), stack, of_inputs in zip(entries, frames, types, strict=True):
-            at = layout.operation
-            if entry[at + IS_BETWEEN_TWO]:
+        """The entries of collectives whose content is sound; equal content is decoded once."""
+        fields = layout.fields
+        values = [fields.unpack(entry) for _, entry in entries]
+        frames = self._frames([traceback for _, _, traceback, *_ in values])
+        types = self._types([(start, end) for _, _, _, start, end, *_ in values])
+        known: dict[object, tuple[str, What] | None] = {}
+        between_two, ended = layout.operation + IS_BETWEEN_TWO, layout.inputs + ENDED
+        inside = [offset + INSIDE for offset in layout.movable]
+        for (address, entry), (number, created, _, _, _, *starts), stack, of_inputs in zip(
+            entries, values, frames, types, strict=True
+        ):
+            if entry[between_two]:
                 continue
-            name = OPERATION.fullmatch(self._text(address, entry, at))
-            sizes = self._sizes(address, entry, layout.inputs)
-            if name is None or sizes is None or len(sizes) != len(of_inputs):
-                continue
-            yield Record(
-                group=self._text(address, entry, at + GROUP_NAME),
-                number=_word(entry, at + NUMBER),
-                backend=name[1],
-                operation=name[2],
-                sizes=sizes,
-                types=of_inputs,
-                frames=stack,
-                created=_word(entry, at + CREATED) / 1e9,
-                has_ended=bool(entry[layout.inputs + ENDED]),
-            )
+            is_inside = starts == [address + offset for offset in inside]
+            key = (layout.content(entry), of_inputs) if is_inside else address
+            if key not in known:
+                known[key] = self._what(address, entry, layout, of_inputs)
+            if found := known[key]:
+                yield Record(found[0], number, found[1], stack, created / 1e9, bool(entry[ended]))
+
+    def _what(self, address: int, entry: bytes, layout: _Layout, types: bytes) -> tuple[str, What] | None:
+        """The group and the content of an entry; None where its types are not as many as its sizes."""
+        group = text_in(self._memory, address, entry, layout.operation + GROUP_NAME)
+        name = OPERATION.fullmatch(text_in(self._memory, address, entry, layout.operation) or "")
+        sizes = self._sizes(address, entry, layout.inputs)
+        if group is None or name is None or sizes is None or len(sizes) != len(types):
+            return None
+        return group, What(name[1], name[2], sizes, tuple(map(_type_name, types)))
 
     def _frames(self, tracebacks: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
         """The frames of each traceback; none where there is no traceback."""
         vectors = self._memory.now([(one + FRAMES_AT, 2 * WORD) for one in tracebacks if one])
         spans = []
         for data in vectors:
-            start, end = struct.unpack("<2Q", data)
-            is_vector = start <= end and (end - start) % FRAME == 0
-            spans.append((start, min(end - start, MAX_FRAMES * FRAME) if is_vector and start else 0))
+            start, end = PAIR.unpack(data)
+            size = end - start if start < end <= start + MAX_FRAMES * FRAME else 0
+            spans.append((start, size if size % FRAME == 0 else 0))
         found = iter(self._memory.now(spans))
-        return [tuple(struct.iter_unpack("<Qi4x", next(found))) if one else () for one in tracebacks]
+        return [tuple(CODE_AND_INSTRUCTION.iter_unpack(next(found))) if one else () for one in tracebacks]
 
-    def _types(self, vectors: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
-        """The types in each vector of them."""
-        sizes = [min(end - start, MAX_VALUES) if 0 < start < end else 0 for start, end in vectors]
-        data = self._memory.now([(start, size) for (start, _), size in zip(vectors, sizes, strict=True)])
-        return [tuple(map(_type_name, one)) for one in data]
+    def _types(self, vectors: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The numbers of the types in each vector of them."""
+        spans = [(start, end - start if start and start < end <= start + MAX_VALUES else 0) for start, end in vectors]
+        return self._memory.now(spans)
 
     def _sizes(self, address: int, entry: bytes, inputs: int) -> tuple[tuple[int, ...], ...] | None:
         """The sizes of each input: their dimensions, of as many of the sizes of all inputs and outputs."""
@@ -171,9 +207,6 @@ class FlightRecorder:
         if start == address + at + INSIDE and at + INSIDE + size * WORD <= len(entry):
             return struct.unpack_from(f"<{size}q", entry, at + INSIDE)
         return struct.unpack(f"<{size}q", self._memory.now([(start, size * WORD)])[0])
-
-    def _text(self, address: int, entry: bytes, at: int) -> str:
-        return text_in(self._memory, address, entry, at) or ""
 
 
 def text_in(memory: ProcessMemory, address: int, entry: bytes, at: int) -> str | None:
@@ -202,7 +235,7 @@ def _layout_of(memory: ProcessMemory, entries: Sequence[tuple[int, bytes]]) -> _
             inputs = _inputs(address, entry, operation)
             has_group = text_in(memory, address, entry, operation + GROUP_NAME) is not None
             if inputs is not None and has_group and 0 < created <= now:
-                return _Layout(operation, inputs)
+                return _Layout.of(operation, inputs)
     return None
 
 

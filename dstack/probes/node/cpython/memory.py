@@ -14,6 +14,8 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any
 
 MAX_BYTES = 1 << 24
@@ -144,7 +146,7 @@ class ProcessMemory:
             total = sum(size for _, size in spans)
             data = bytearray(total)
             local = struct.pack("<QQ", ctypes.addressof(ctypes.c_char.from_buffer(data)), total)
-            remote = b"".join(struct.pack("<QQ", *span) for span in spans)
+            remote = struct.pack(f"<{2 * len(spans)}Q", *chain.from_iterable(spans))
             count = self._readv(self.pid, local, 1, remote, len(spans), 0)
             if count >= 0 or ctypes.get_errno() == errno.EFAULT:
                 return bytes(data if count == total else data[: max(0, count)])
@@ -164,17 +166,16 @@ class ProcessMemory:
 
     def now(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of many spans, each an address and a size, as they are now, in few system calls; none is kept."""
-        if any(not 0 <= size <= MAX_BYTES for _, size in spans):
-            raise UnreadableMemory("the size of a span is out of bounds")
         found: list[bytes] = []
         for at in range(0, len(spans), MAX_SPANS):
             batch = spans[at : at + MAX_SPANS]
-            data, start = self._read_spans(batch), 0
-            if len(data) < sum(size for _, size in batch):
+            ends = list(accumulate([size for _, size in batch]))
+            if min(batch, key=itemgetter(1))[1] < 0 or ends[-1] > MAX_BYTES:
+                raise UnreadableMemory("the sizes of spans are out of bounds")
+            data = self._read_spans(batch)
+            if len(data) < ends[-1]:
                 raise UnreadableMemory("a span is not mapped")
-            for _, size in batch:
-                found.append(data[start : start + size])
-                start += size
+            found += [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         return found
 
     def read(self, address: int, size: int) -> bytes:

@@ -109,10 +109,10 @@ def last() -> Iterator[Callable[[int], list[Record]]]:
 def test_an_entry_has_its_call(last: Callable[[int], list[Record]]) -> None:
     first, second = last(recorder(2))
 
-    assert (first.group, first.backend, first.operation) == ("0", "gloo", "all_reduce")
+    assert (first.group, first.what.backend, first.what.operation) == ("0", "gloo", "all_reduce")
     assert (first.number, second.number) == (1, 2)
     assert (first.has_ended, second.has_ended) == (True, False)
-    assert (first.sizes, first.types) == (((2, 3),), ("float32",))
+    assert (first.what.sizes, first.what.types) == (((2, 3),), ("float32",))
     assert first.frames == ((0x1000, 8),)
     assert first.created == pytest.approx(CREATED - 100, abs=1e-3)
 
@@ -123,8 +123,8 @@ def test_values_outside_of_an_entry_are_read(last: Callable[[int], list[Record]]
 
     _, found = last(recorder(2, sizes=sizes, name="nccl:_all_gather_base_coalesced"))
 
-    assert (found.backend, found.operation) == ("nccl", "_all_gather_base_coalesced")
-    assert found.sizes == ((7, 8, 9, 10), (1, 2, 3, 4), (5, 6, 7, 8))
+    assert (found.what.backend, found.what.operation) == ("nccl", "_all_gather_base_coalesced")
+    assert found.what.sizes == ((7, 8, 9, 10), (1, 2, 3, 4), (5, 6, 7, 8))
 
 
 def test_a_full_ring_has_the_last_collectives_in_order(last: Callable[[int], list[Record]]) -> None:
