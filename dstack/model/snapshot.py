@@ -27,7 +27,7 @@ from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 
 SCHEMA = "dstack.snapshot"
-VERSION = (2, 4)
+VERSION = (2, 5)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16

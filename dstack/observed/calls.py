@@ -46,6 +46,12 @@ class ServeRequest:
         return f"{self.deployment}.{self.method}"
 
 
+MEETINGS = ("init_process_group", "init_collective_group")
+"""Operations in which the members of a world meet at its address."""
+LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
+"""Addresses of any host, on itself."""
+
+
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
     """The membership of a process in a group of processes, read from its memory.
@@ -241,16 +247,33 @@ class ProcessObject(Need):
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUse:
+    """The use of a store of torch.distributed at an address, as ``10.0.0.1:29500``, for which a thread waits.
+
+    It waits until other processes have set these ``keys``; without keys, until the store's server listens, or if it
+    ``is_server``, until ``size`` processes have connected, of which ``clients`` have so far.
+    """
+
+    address: str
+    keys: tuple[str, ...] = ()
+    is_server: bool = False
+    size: Natural = 0
+    clients: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class KernelObjects(Need):
     """What a thread waits for that sleeps in a system call: one of ``ends``.
 
-    ``is_by_thread`` says that another thread of its process may end the wait, by an eventfd or a futex.
+    ``is_by_thread`` says that another thread of its process may end the wait, by an eventfd or a futex. ``store`` is
+    what it waits for at the other end, if that is a store of torch.distributed.
     """
 
     kind: Literal["kernel"] = "kernel"
     system_call: str
     ends: tuple[End, ...] = ()
     is_by_thread: bool = False
+    store: StoreUse | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +306,8 @@ class GroupCall(Need):
     rank in the world. ``transfer`` is the id of the object whose tensors Ray Direct Transport sends or receives in the
     call. ``mark`` changes whenever the thread of the caller runs, so equal marks belong to one call; it is empty if the
     library polls inside the call. ``fails_at`` is when the library will end the call with an error, if readable.
-    ``is_refused``: nothing listens at the rendezvous address, which is one of the caller's host.
+    ``is_refused``: nothing listens at the rendezvous address, which is one of the caller's host. ``listener`` is the
+    process of that host which listens there.
     """
 
     kind: Literal["ranks"] = "ranks"
@@ -294,6 +318,7 @@ class GroupCall(Need):
     mark: str = ""
     fails_at: UnixTime | None = None
     is_refused: bool = False
+    listener: Holder | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +462,7 @@ class Call:
                 return replace(call, need=ProcessObject(object_id=self.need.object_id))
             case KernelObjects(ends=ends):
                 own = tuple(replace(end, unread=0, unsent=0, holders=()) for end in ends if not end.through)
-                return replace(call, need=replace(self.need, ends=own))
+                store = self.need.store and replace(self.need.store, clients=0)
+                return replace(call, need=replace(self.need, ends=own, store=store))
             case _:
                 return call

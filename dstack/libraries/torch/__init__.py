@@ -36,6 +36,13 @@ BACKWARD_WAIT = Site(
 WORK_WAIT = Site("torch.distributed.Work.wait", "Work.wait of torch.distributed", timeout="unknown", library=LIBRARY)
 """Waits in C++ right below the caller's own frame, without a frame of torch."""
 
+STORE = Site("torch.distributed.Store", "Store of torch.distributed", timeout="unknown", library=LIBRARY)
+"""Waits in C++ right below the caller's own frame, too."""
+STORE_START = Site(
+    "torch.distributed.TCPStore", "TCPStore of torch.distributed", timeout="unknown", library=LIBRARY, polls=True
+)
+"""The constructor of a store, which sleeps between attempts."""
+
 SITES = (
     *CALLS,
     *operations(
@@ -67,4 +74,6 @@ SITES = (
     ),
     BACKWARD_WAIT,
     WORK_WAIT,
+    STORE,
+    STORE_START,
 )

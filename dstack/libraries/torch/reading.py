@@ -217,6 +217,12 @@ class TorchCalls:
         group = frames[-1].local("group")
         return site.operation, self._groups.of_address(group) if group else None
 
+    def world_made(self, frames: Sequence[MemoryFrame]) -> str:
+        """The rendezvous address of the default group that another library makes in these frames; empty for none."""
+        at = next((at for at, one in enumerate(frames) if is_in(one, DISTRIBUTED, "init_process_group")), None)
+        group = self._default_group(frames[: at + 1]) if at is not None else None
+        return group.world if group else ""
+
     def _default_group(self, frames: Sequence[MemoryFrame]) -> ProcessGroup | None:
         """The default group while it is made: all ranks of the world must come."""
         rank, size = self._rank_and_size(frames)

@@ -18,7 +18,7 @@ from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.ledgers import Ledgers, TorchLedgers
 from dstack.libraries.torch.reading import TorchCalls, deadline_of
 from dstack.libraries.train.reading import TrainRank, rank_in_train
-from dstack.observed.calls import RAY, Call, Executions, GroupCall, ProcessGroup, ProcessObject
+from dstack.observed.calls import MEETINGS, RAY, Call, Executions, GroupCall, Holder, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.memory import UnreadableMemory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
@@ -75,11 +75,13 @@ PEER_IN_GROUP, PEER_IN_WORLD = ("group_src", "group_dst"), ("src", "dst", "src_r
 class GroupCalls:
     """The calls on process groups that threads of one process are blocked in.
 
-    ``is_refused`` tests whether an address is one of this host, and nothing listens there.
+    ``listeners_at`` finds the processes that listen at an address of this host, None for one of another host.
     """
 
-    def __init__(self, process: PythonProcess, is_refused: Callable[[str], bool] = lambda address: False) -> None:
-        self._is_refused = is_refused
+    def __init__(
+        self, process: PythonProcess, listeners_at: Callable[[str], tuple[Holder, ...] | None] = lambda address: None
+    ) -> None:
+        self._listeners_at = listeners_at
         self._objects = process.objects
         self._memory = process.memory
         self.groups = ProcessGroups(process)
@@ -96,6 +98,8 @@ class GroupCalls:
             operation, group = calls.operation_and_group(frames[: at + 1], site)
             if group is None:
                 return None
+            if calls is self._ray and not group.world:
+                group = replace(group, world=self._torch.world_made(frames[: at + 1]))
             found = self._group_call(operation, group, self._peer(frames[at], group), thread, call)
             return replace(found, transfer=transferred(self._objects, frames[at + 1 :]))
         return None
@@ -113,13 +117,16 @@ class GroupCalls:
     def _group_call(
         self, operation: str, group: ProcessGroup, peer: int | None, thread: int, call: SystemCall
     ) -> GroupCall:
+        meets = operation in MEETINGS and group.address
+        listeners = self._listeners_at(group.address) if meets else None
         return GroupCall(
             operation=operation,
             group=group,
             peer=peer,
             mark="" if call.futex is None else (scheduler_mark(self._memory.pid, thread) or "").strip(),
             fails_at=self._fails_at(call),
-            is_refused=bool(group.address) and not group.name and self._is_refused(group.address),
+            is_refused=listeners == (),
+            listener=next((Holder(pid=one.pid, name=one.name) for one in listeners or ()), None),
         )
 
     def _peer(self, frame: MemoryFrame, group: ProcessGroup) -> int | None:

@@ -15,7 +15,7 @@ from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.libraries.torch.backends import Backend, TorchLibraries
 from dstack.libraries.torch.ledgers import Ledgers
-from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
+from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, KernelObjects, Timer
 from dstack.observed.processes import LibraryState, Span
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
@@ -550,7 +550,10 @@ def _is_in_ref_call(state: _ThreadState) -> bool:
 
 def _is_polling(state: _ThreadState) -> bool:
     """Whether a library polls in it: at an end of a channel, which counts its reads or writes, or for other ranks."""
-    if state.call is None:
-        return False
-    is_for_ranks = isinstance(state.call.need, GroupCall) and not state.call.need.mark
-    return is_for_ranks or isinstance(state.call.need, ChannelCall)
+    match state.call.need if state.call else None:
+        case GroupCall(mark=mark):
+            return not mark
+        case KernelObjects(store=store):
+            return store is not None
+        case need:
+            return isinstance(need, ChannelCall)

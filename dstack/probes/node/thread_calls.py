@@ -30,6 +30,7 @@ from dstack.call_sites import (
 )
 from dstack.libraries.compiled_graphs import reading as compiled_graphs
 from dstack.libraries.data import reading as data
+from dstack.libraries.torch.stores import StoreCalls
 from dstack.observed.call_site import Site
 from dstack.observed.calls import (
     Awaitables,
@@ -122,7 +123,8 @@ class BlockedCalls:
         if not frames or not thread.os_thread_id:
             return None
         try:
-            call = self._rays.call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = self._rays.call(frames) or self._thread_join(frames) or self._store_call(thread)
+            call = call or self._sleep(thread)
             for complete in OF_THREADS:
                 call = complete(self._objects, frames, call, actor_id)
         except UnreadableMemory as error:
@@ -221,6 +223,18 @@ class BlockedCalls:
         if call is None:
             return None
         return with_host(self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in), frames, self._objects)
+
+    def _store_call(self, thread: MemoryThread) -> Call | None:
+        """The wait for a store of torch.distributed, which shows as a poll of a socket, or as sleep."""
+        if not self.group_calls.groups.torch.is_loaded or site_of_leaf(thread.frames) is not None:
+            return None
+        blocked_in = system_call(self._pid, thread.os_thread_id)
+        is_possible = blocked_in is not None and (blocked_in.is_sleep or blocked_in.name == "poll")
+        return self._stores.call(thread.frames[0], blocked_in) if blocked_in and is_possible else None
+
+    @cached_property
+    def _stores(self) -> StoreCalls:
+        return StoreCalls(self._objects, self._around.tables, self._kernel)
 
     def _file_poll(self, leaf: MemoryFrame, left_s: float | None) -> Call | None:
         """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
@@ -464,7 +478,7 @@ class BlockedCalls:
     @cached_property
     def group_calls(self) -> GroupCalls:
         """The process groups of this process, and the calls on them."""
-        return GroupCalls(self._process, partial(self._around.tables.is_refused, self._pid))
+        return GroupCalls(self._process, partial(self._around.tables.listeners_at, self._pid))
 
     @cached_property
     def coroutines(self) -> Coroutines:

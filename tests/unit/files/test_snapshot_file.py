@@ -138,7 +138,7 @@ def test_the_suffix_selects_gzip(tmp_path: Path) -> None:
 
 
 def test_a_file_begins_with_its_schema() -> None:
-    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[2,4],"dstack_version":"0.1.0",')
+    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[2,5],"dstack_version":"0.1.0",')
 
 
 def test_names_that_are_no_unicode_are_saved() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from dstack.observed.calls import End, Holder
+from dstack.observed.calls import LOOPBACK, End, Holder
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_of_dstack
@@ -34,7 +34,6 @@ CONNECT_TIMEOUT_S = 127.0
 MAX_HOLDERS = 32
 MAX_SCANNED = 4_000
 """The most processes outside of the job that are searched for the other end of a pipe or socket."""
-LOOPBACK = ("127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -317,9 +316,20 @@ class KernelTables:
 
     def is_refused(self, pid: int, address: str) -> bool:
         """Whether an address is one of the host of a process, and nothing listens there."""
+        return self.is_of_host(pid, address) and self.listener(pid, address) is None
+
+    def is_of_host(self, pid: int, address: str) -> bool:
+        """Whether an address is one of the host of a process, by its number or by the host's own name."""
         host = address.rpartition(":")[0]
         own = {one.local.rpartition(":")[0] for one in self.tcp_of(pid).values()}
-        return host in (*LOOPBACK, *own) and self.listener(pid, address) is None
+        return host in (*LOOPBACK, socket.gethostname(), *own)
+
+    def listeners_at(self, pid: int, address: str) -> tuple[Holder, ...] | None:
+        """The processes that listen at an address of the host of a process; None where it is one of another host."""
+        if not self.is_of_host(pid, address):
+            return None
+        listener = self.listener(pid, address)
+        return self.holders(f"socket:[{listener}]") if listener else ()
 
     @cached_property
     def unix(self) -> Mapping[str, UnixSocket]:
