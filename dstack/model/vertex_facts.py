@@ -272,10 +272,12 @@ AssumptionKind = Literal[
     "no others",
     "nothing stops",
     "only the ends",
+    "rank elsewhere",
     "rank in no group",
     "rank not created",
     "reported",
     "same call",
+    "store",
     "waits for arguments",
     "waits for memory",
 ]

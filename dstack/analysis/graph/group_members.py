@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.meetings import Arrival, are_apart, arrivals, is_meeting
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.process_index import execution_key
@@ -177,6 +178,21 @@ class Members:
         """Whether two processes have the same rank: there are two groups of the same name."""
         return any(len(self._places_of(vertex, group, rank)) > 1 for rank in group.ranks)
 
+    def are_apart(self, vertex: Vertex, call: GroupCall, rank: int) -> bool:
+        """Whether a missing rank came to another address, or there are as many processes, of which two have one rank.
+
+        Only new code of the job can then bring that rank, or a process that no job has started.
+        """
+        if not is_meeting(call) or self._places_of(vertex, call.group, rank):
+            return False
+        job = self.job_of(vertex.worker_id)
+        own = next((one for one in self._arrivals if (one.worker_id, one.call) == (vertex.worker_id, call)), None)
+        return own is not None and are_apart(own, rank, (one for one in self._arrivals if one.job_id == job))
+
+    @cached_property
+    def _arrivals(self) -> list[Arrival]:
+        return arrivals(self._index)
+
     def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[Assumption]:
         """The assumptions about members that are in no group yet."""
         several = grouped((what, rank) for rank in missing if (what := self._assumed.get((group_id(call.group), rank))))
@@ -321,6 +337,9 @@ class Members:
             self._assumed[group_id(call.group), rank] = "rank in no group"
             return self._helper(call.group, AbsentRank(rank=rank), self._late_ranks(call.group, rank, late), "")
         dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
+        if job is not None and not dead and self.are_apart(vertex, call, rank):
+            self._assumed[group_id(call.group), rank] = "rank elsewhere"
+            return self._helper(call.group, AbsentRank(rank=rank), [self._users.of_job(job)], "")
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)

@@ -158,10 +158,13 @@ class _SharedCalls:
     ) -> tuple[int, ...]:
         """The members of which one has to enter; none if the call may end by itself, or if that is unknown."""
         group = call.group
-        if not group.world or group.rank not in group.ranks or self._members.is_ambiguous(vertex, group):
+        if not group.world or group.rank not in group.ranks:
             return ()
         needed = self._needed(call, inside)
         missing = tuple(rank for rank in needed if rank not in inside)
+        is_apart = missing and all(self._members.are_apart(vertex, call, rank) for rank in missing)
+        if self._members.is_ambiguous(vertex, group) and not is_apart:
+            return ()
         is_enough = len(missing) < len(needed) and is_between_two(call)
         ever = {rank for calls in self._calls_of_all for rank in ranks_in_same(call, calls)}
         return () if is_enough or not ever.isdisjoint(rank for rank in missing if rank not in entered) else missing

@@ -33,7 +33,7 @@ from dstack.call_sites import BARRIER, named_site
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.vertex_facts import assumption, subject
 from dstack.model.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
-from dstack.observed.calls import REF_CALLS, Call, Children, End, KernelObjects, ProcessObject
+from dstack.observed.calls import REF_CALLS, Call, Children, End, KernelObjects, ProcessObject, StoreUse
 from dstack.words import grouped
 
 NO_OTHERS = assumption("no others")
@@ -234,6 +234,10 @@ def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
         if call is None or vertex.wait is None or vertex.wait.polls:
             continue
         match call.need:
+            case KernelObjects(store=StoreUse() as store) as need:
+                graph.add(
+                    replace(vertex, wait=_for_store(graph, users, vertex, replace(vertex.wait, kernel=need), store))
+                )
             case KernelObjects() as need:
                 graph.add(replace(vertex, wait=_with_ends(graph, users, vertex, vertex.wait, need)))
             case ProcessObject(ends=ends) if ends:
@@ -241,6 +245,26 @@ def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
                 graph.add(replace(vertex, wait=_with_ends(graph, users, vertex, vertex.wait, need)))
             case Children() as need:
                 graph.add(replace(vertex, wait=_for_children(graph, users, vertex, vertex.wait, need)))
+
+
+def _for_store(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, store: StoreUse) -> Wait:
+    """The wait for any code of the job: it may set the key, serve the store, or connect to it.
+
+    A process of another job may do so, too, if the store is in no observed process; else that none does is assumed.
+    """
+    worker_id = vertex.worker_id or ""
+    worker, actor = graph.index.workers.get(worker_id), graph.index.actor_of_worker(worker_id)
+    job_id = (worker.job_id if worker else None) or (actor.job_id if actor else None)
+    if job_id is None or wait.kernel is None:
+        return wait
+    target = users.of_job(job_id)
+    places = [place for end in wait.kernel.ends for _, place in graph.index.places_of(worker_id, end)]
+    is_refused = any(end.state == "refused" for end in wait.kernel.ends)
+    if not is_refused and (not places or None in places):
+        return replace(wait, groups=for_any(*wait.targets, target))
+    does = f"sets {' or '.join(store.keys)}" if store.keys else "connects to" if store.is_server else "listens at"
+    what = assumption("store", does if store.keys else f"{does} {store.address}")
+    return replace(wait, groups=for_any(target), total=1, assumed=(what,), proven_groups=wait.groups)
 
 
 def _for_children(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: Children) -> Wait:

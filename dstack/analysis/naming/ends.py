@@ -12,7 +12,7 @@ from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import Place, SampleIndex
 from dstack.analysis.naming import names
 from dstack.model.diagnosis import Vertex
-from dstack.observed.calls import End, EndKind, Holder, KernelObjects
+from dstack.observed.calls import End, EndKind, Holder, KernelObjects, StoreUse
 from dstack.observed.processes import EndedChild, Halt
 from dstack.words import grouped
 
@@ -34,6 +34,8 @@ SIGNALS = (
 
 def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> str:
     """What a wait in the kernel is for, as the end of a sentence; empty if nothing is known."""
+    if need.store is not None:
+        return _of_store(need.store, need.ends, _holders(index, vertex, need.ends))
     own = [end for end in need.ends if not end.through and end.what != "eventfd"]
     through = [end for end in need.ends if end.through]
     parts = list(dict.fromkeys(_end(index, vertex, end) for end in own))
@@ -44,6 +46,16 @@ def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> st
     elif not own and need.is_by_thread:
         parts.append("for a thread of its process that runs no Python")
     return f" {words.shortly(list(filter(None, parts)), ' or ')}" if parts else ""
+
+
+def _of_store(store: StoreUse, ends: Sequence[End], others: str) -> str:
+    """Where the store of a wait is, unless its call says so, and which process serves it."""
+    if store.is_server:
+        return f" at {store.address} ({words.plural(store.clients, 'connection')} so far)"
+    at = "" if store.keys else f" at {store.address}"
+    if any(end.state == "refused" for end in ends):
+        return f"{at}, where nothing listens"
+    return f"{at}, served by {others}" if others else at
 
 
 def full_pipe_in_words(index: SampleIndex, vertex: Vertex) -> str:
