@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from dstack import words
+from dstack.analysis.findings import meetings
 from dstack.analysis.findings.failures import what_happened
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.group_ranks import MAX_STEPS, CollectiveCall, failure_of, is_dead, rank_of, worker_of
 from dstack.analysis.findings.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.group_members import GroupId, is_between_two
+from dstack.analysis.graph.meetings import is_meeting
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at
@@ -27,6 +29,8 @@ def headline(facts: FindingFacts) -> str | None:
     ranks = facts.ranks
     if not ranks.calls:
         return None
+    if (kept_apart := meetings.headline(facts)) is not None:
+        return kept_apart
     if ranks.lost:
         lost = (_why_absent(facts.reduced, vertex) for vertex in ranks.lost)
         return "; ".join((*lost, *_calls_in_words(ranks.calls, ("waits", "wait"))))
@@ -72,32 +76,13 @@ def ranks_of_call(one: CollectiveCall) -> str:
 
 def call_in_words(one: CollectiveCall) -> str:
     """``all_reduce of group dp``; of a group that is being made, with the address at which its members meet."""
-    at = f" at {_address(one)}" if _is_being_made(one) else ""
+    at = f" at {_address(one)}" if is_meeting(one.call) else ""
     return f"{one.operation} of {names.process_group(one.call.group)}{at}"
-
-
-def _is_being_made(one: CollectiveCall) -> bool:
-    return bool(one.call.group.address) and not one.call.group.name
 
 
 def _address(one: CollectiveCall) -> str:
     """``10.0.0.1:29500``, and whether nothing listens there."""
     return f"{one.call.group.address}{', where nothing listens' if one.call.is_refused else ''}"
-
-
-def disagreement(facts: FindingFacts) -> str:
-    """``the ranks do not agree on their address: rank 0 ... at a:1, ranks 1-2 at a:2``; empty if they do."""
-    made = [one for one in facts.ranks.calls if _is_being_made(one)]
-    if len({one.call.group.address for one in made}) < 2 or len({one.call.group.ranks for one in made}) > 1:
-        return ""
-    places = sorted(f"{names.ranks(one.ranks)} at {_address(one)}" for one in made)
-    return f"the ranks do not agree on the address where they meet: {words.shortly(places, '; ')}"
-
-
-SAME_ADDRESS = (
-    "Give all ranks the same address and port (MASTER_ADDR and MASTER_PORT, or init_method): those at which rank 0 "
-    "listens, on its own node."
-)
 
 
 def _calls_in_words(calls: Sequence[CollectiveCall], verbs: tuple[str, str]) -> list[str]:
@@ -238,6 +223,8 @@ def fix(facts: FindingFacts) -> str | None:
     ranks = facts.ranks
     if not ranks.calls:
         return None
+    if (kept_apart := meetings.apart(facts)) and kept_apart[1]:
+        return kept_apart[1]
     if ranks.lost:
         return _fix_for_lost(ranks.lost)
     if for_data := _fix_for_data({one.call.group.library for one in ranks.calls}):

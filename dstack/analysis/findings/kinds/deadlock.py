@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack import words
-from dstack.analysis.findings import collectives
+from dstack.analysis.findings import collectives, meetings
 from dstack.analysis.findings.cures import fix_of
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts, has_not_begun
@@ -130,7 +130,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 def _cycle_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     cycle = facts.deadlock.shown_cycle
     executions = [vertex for vertex in cycle if vertex.kind == "execution"]
-    if ranks := collectives.headline(facts):
+    if ranks := collectives.headline(facts) or meetings.store_headline(facts):
         return ranks
     if cause := _cause(facts, narrator):
         return cause
@@ -242,7 +242,10 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """Where to break the cycle."""
-    return Advice(kind="fix", text=collectives.fix(facts) or fix_of(facts.cures) or _without_cure(facts))
+    return Advice(
+        kind="fix",
+        text=collectives.fix(facts) or meetings.store_fix(facts) or fix_of(facts.cures) or _without_cure(facts),
+    )
 
 
 def _without_cure(facts: FindingFacts) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings import collectives
+from dstack.analysis.findings import collectives, meetings
 from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts, node_lost_by
@@ -122,7 +122,10 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
     if last and first.waker_of and facts.draft.final_blockers[0].waiters_direct > 1:
         return f"{waits}; the chains end in {last.call}, as in {narrator.name(last.vertex)}{narrator.line(last.vertex)}"
-    return f"{waits}{scarce}; {_depends_on(facts, narrator, first)}"
+    if come := meetings.come(facts, narrator):
+        return f"{waits}{scarce}; {come}"
+    at_stores = f"; {found}" if (found := meetings.at_stores(facts)) and not first.waker_of else ""
+    return f"{waits}{scarce}{at_stores}; {_depends_on(facts, narrator, first)}"
 
 
 def _depends_on(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from dstack.analysis.findings import collectives, failures
+from dstack.analysis.findings import failures, meetings
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.next_step import advice_at_end, expectation, log_of_worker
@@ -180,8 +180,8 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     failed = failures.headline(facts.failed_before)
     if _is_for_nodes(facts):
         return f"{open_chain_summary(facts, narrator)}{failed}"
-    if apart := collectives.disagreement(facts):
-        return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
+    if apart := meetings.apart(facts):
+        return f"{_ends_in_words(facts, narrator)}, {apart[0]}{failed}"
     ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
     other = "" if _calls(facts) or not facts.ends else "else "  # than the handler of a signal
     return f"{_ends_in_words(facts, narrator)}, and nothing {other}that could end it runs{ended}{failed}"
@@ -220,8 +220,8 @@ def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
         return Advice(kind="fix", text=failed)
     if _is_for_nodes(facts):
         return advice_at_end(facts, narrator)
-    if collectives.disagreement(facts):
-        return Advice(kind="fix", text=collectives.SAME_ADDRESS)
+    if (apart := meetings.apart(facts)) and apart[1]:
+        return Advice(kind="fix", text=apart[1])
     if ended := _failed_children(facts, narrator):
         parent = narrator.index.workers.get(facts.members[0].worker_id or "")
         of_parent = "" if parent is None or parent.is_driver else f": {log_of_worker(parent.pid)}"
