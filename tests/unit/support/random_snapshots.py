@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from dstack.model.snapshot import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
-from dstack.observed.calls import NEEDS, Need
+from dstack.observed.calls import NEEDS, Holder, Need
 from dstack.observed.ledgers import GroupLedger
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
 
@@ -47,7 +47,7 @@ def values_of(hint: Any, text: st.SearchStrategy[str] = _ANY_TEXT) -> st.SearchS
     if origin is tuple and args == (Process, ...):
         return st.lists(_childless(text), max_size=1).map(tuple)
     if origin is tuple and args[1:] == (...,):
-        return st.lists(values_of(args[0], text), max_size=3).map(tuple)
+        return st.lists(values_of(args[0], text), max_size=1 if args[0] is Holder else 3).map(tuple)
     if origin is tuple:
         return st.tuples(*[values_of(arg, text) for arg in args])
     if origin is dict:
