@@ -169,7 +169,8 @@ class _Finder:
         """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
         frames = self._snapshot.frames_of(shown)
         at = shown.call.frame if shown.call else 0
-        is_of_rays = shown.call is not None and kind_of(shown.call) == "other" and at == 0 and frames[0].origin == "ray"
+        is_rays = bool(frames) and frames[0].origin == "ray"
+        is_of_rays = shown.call is not None and kind_of(shown.call) == "other" and at == 0 and is_rays
         return is_of_rays or (at < len(frames) and frames[at].origin == "user")
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
