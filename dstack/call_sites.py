@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.libraries import collective, compiled_graphs, data, serve, torch, train
+from dstack.libraries import collective, compiled_graphs, data, serve, torch, train, vllm
 from dstack.observed.call_site import BOTH_RAYS, NEW_RAY, Site, caller, leaf, site
 from dstack.observed.calls import Call, CallKind
 
@@ -284,6 +284,7 @@ SITES = {
         *torch.SITES,
         *train.SITES,
         train.VALIDATION,
+        *vllm.SITES,
     )
 }
 """All sites by id."""

@@ -15,7 +15,7 @@ from dstack.model.snapshot import Actor, Model, PlacementGroup
 from dstack.model.vertex_facts import Assumption, Never, Reason, Subject
 from dstack.model.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 from dstack.observed.call_site import Site
-from dstack.observed.calls import Call, CallKind, End, GroupCall, KernelObjects, Timer
+from dstack.observed.calls import Call, CallKind, End, GroupCall, KernelObjects, QueueCall, Timer
 from dstack.observed.node import Failure, LogKind, LogStream
 from dstack.observed.processes import Access, LoopBody
 
@@ -50,6 +50,8 @@ WaitKind = Literal[
     "order",
     "perhaps ray.get",
     "placement group",
+    "queue read",
+    "queue write",
     "ranks",
     "resources",
     "retry",
@@ -170,10 +172,11 @@ class Wait(Model, frozen=True):
     coroutine needs besides: the thread that blocks its event loop. ``polls`` is the place of a loop, ``FILE:LINE``,
     that does nothing but wait again in several readings. ``is_linked`` says that the targets can reach an object of
     their process that the wait is on. ``of_group`` describes a call on a process group, ``kernel`` a wait in a system
-    call. ``fails_after_s`` is a timeout of a library, not of the program: it ends the wait with an error, so the waiter
-    does not proceed by it. ``timer`` ends the wait at ``timeout_s``. With ``fails_fast`` a target that fails ends the
-    wait; ``failing`` are those that may. ``cut_short_by`` are targets that are not awaited, but may end the wait: they
-    can cancel or kill the waiter, or fail in its task group.
+    call, ``of_queue`` one at an end of a message queue. ``fails_after_s`` is a timeout of a library, not of the
+    program: it ends the wait with an error, so the waiter does not proceed by it. ``timer`` ends the wait at
+    ``timeout_s``. With ``fails_fast`` a target that fails ends the wait; ``failing`` are those that may.
+    ``cut_short_by`` are targets that are not awaited, but may end the wait: they can cancel or kill the waiter, or fail
+    in its task group.
     """
 
     kind: WaitKind
@@ -192,6 +195,7 @@ class Wait(Model, frozen=True):
     is_linked: bool = False
     of_group: GroupWait | None = None
     kernel: KernelObjects | None = None
+    of_queue: QueueCall | None = None
     fails_after_s: float | None = None
     timer: Timer | None = None
     fails_fast: bool = False

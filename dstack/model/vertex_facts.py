@@ -110,6 +110,8 @@ SubjectKind = Literal[
     "arguments of no task",
     "pinned arguments",
     "placement group",
+    "queue reader",
+    "queue writer",
     "ready ref",
     "value",
     # unreadable or unobserved
@@ -289,6 +291,7 @@ NeverKind = Literal[
     "ended training",
     "forked",
     "lost lock",
+    "queue end",
     "removed group",
     "unsatisfiable",
     "unsatisfied",

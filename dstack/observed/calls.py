@@ -357,6 +357,31 @@ class ChannelCall(Need):
     fails_after_s: float | None = None
 
 
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCall(Need):
+    """The dependency of a wait at an end of a vLLM message queue, in shared memory of this ``name``.
+
+    ``rank`` is that of the reader that waits, None for the writer. ``ranks`` are those of all readers on the node, and
+    ``unread`` how many messages each of them has not read. A writer waits until those in ``late`` have read the chunk
+    that it writes next; a reader that ``is_ready`` only has to read its message. ``began`` is the start of the call, by
+    a clock of its host that distinguishes any two calls. ``holders`` are the processes of the host that have the memory
+    open, with the waiter's. It ``is_unlinked`` if its name was removed, as the end of the writer does.
+    ``fails_after_s`` is a timeout after which an error ends the wait.
+    """
+
+    kind: Literal["message queue"] = "message queue"
+    name: str
+    rank: Natural | None = None
+    began: float = 0.0
+    ranks: tuple[Natural, ...] = ()
+    unread: tuple[Natural, ...] = ()
+    late: tuple[Natural, ...] = ()
+    is_ready: bool = False
+    holders: tuple[Holder, ...] = ()
+    is_unlinked: bool = False
+    fails_after_s: float | None = None
+
+
 NEEDS: dict[str, type[Need]] = {
     "refs": Refs,
     "held refs": HeldRefs,
@@ -370,6 +395,7 @@ NEEDS: dict[str, type[Need]] = {
     "ranks": GroupCall,
     "Serve slot": QueuedRequest,
     "channel": ChannelCall,
+    "message queue": QueueCall,
     "unreadable": Unreadable,
 }
 """The classes of needs by their ``kind``."""
@@ -458,6 +484,8 @@ class Call:
         match self.need:
             case GroupCall():
                 return replace(call, need=replace(self.need, fails_at=None))
+            case QueueCall(name=name, rank=rank, began=began):  # it polls in frames of its own
+                return replace(call, frame=0, need=QueueCall(name=name, rank=rank, began=began))
             case ProcessObject():
                 return replace(call, need=ProcessObject(object_id=self.need.object_id))
             case KernelObjects(ends=ends):

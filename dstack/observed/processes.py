@@ -165,6 +165,17 @@ class GraphStage:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEnd:
+    """An end of a vLLM message queue that a process has: the reader with this ``rank``, or None for the writer.
+
+    ``name`` is that of the queue's shared memory, see :class:`QueueCall`.
+    """
+
+    name: str
+    rank: Natural | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """An open span of a thread or coroutine, which the program has entered with ``dstack.span``.
 
@@ -354,7 +365,8 @@ class Process:
     ``process_groups`` are its memberships, ``ledgers`` what these have counted, and ``collectives`` the distinct ones
     that the ledgers refer to. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
     run, from its default group or from the environment variables of its launcher. ``labels`` are those that the program
-    set with ``dstack.label``. ``graph_stages`` are its stages in compiled graphs.
+    set with ``dstack.label``. ``graph_stages`` are its stages in compiled graphs, ``queue_ends`` its ends of
+    vLLM's message queues, perhaps not all.
 
     ``cpu_percent`` is its use of CPU, of which 100 is one CPU, over the ``cpu_over_s`` before its reading ended; None
     if it was not measured. ``gpus`` are the GPUs that it uses, by NVIDIA's driver; None if unknown.
@@ -398,6 +410,7 @@ class Process:
     world_size: Natural | None = None
     labels: dict[str, str] = field(default_factory=dict)
     graph_stages: tuple[GraphStage, ...] = ()
+    queue_ends: tuple[QueueEnd, ...] = ()
     starting: StartPhase | None = None
     handled_signals: tuple[str, ...] = ()
     cpu_percent: Percent | None = None

@@ -28,6 +28,7 @@ from dstack.observed.calls import (
     KernelObjects,
     LostOwner,
     ProcessObject,
+    QueueCall,
     QueuedRequest,
     Refs,
     Unreadable,
@@ -109,7 +110,7 @@ def _wait_for_need(blocked: _BlockedCall) -> Wait:
         case Children() as children:
             targets = (graph.child(blocked.worker_id, pid) for pid in dict.fromkeys(children.pids))
             return waits_for(blocked.kind, *targets, timeout_s=call.timeout_s, called=call_beyond_kind(call))
-        case HeldRefs() | Awaitables() | ProcessObject() | ChannelCall() | KernelObjects() | LostOwner():
+        case HeldRefs() | Awaitables() | ProcessObject() | ChannelCall() | KernelObjects() | LostOwner() | QueueCall():
             return _wait_for_unknown_waker(blocked)
         case _:
             raise TypeError(f"a need without a case: {type(call.need)}")
@@ -125,7 +126,7 @@ def has_known_dependency(call: Call) -> bool:
     match call.need:
         case Awaitables() as awaited:
             return bool(awaited.refs or awaited.coroutines or awaited.futures)
-        case ProcessObject() | Children() | ChannelCall() | KernelObjects() | LostOwner():
+        case ProcessObject() | Children() | ChannelCall() | KernelObjects() | LostOwner() | QueueCall():
             return False
         case Unreadable() | HeldRefs() | GroupCall() | QueuedRequest() | Refs() | Executions() | Futures():
             return True

@@ -148,6 +148,10 @@ class Users:
         thread = subject("some thread", process)
         return self.alternatives.few("process", worker_id, thread, lambda: self._plain_process(worker_id))
 
+    def inside(self, worker_id: str) -> Iterator[Target]:
+        """What can proceed in a process without a call into it."""
+        return self._threads_and_tasks(worker_id)
+
     def _plain_process(self, worker_id: str) -> Iterator[Target]:
         worker = self._index.workers.get(worker_id)
         if worker is None:

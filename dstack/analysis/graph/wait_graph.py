@@ -17,10 +17,13 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import without_idle_machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
+from dstack.libraries.vllm.waits import add_queue_waits
 from dstack.model.diagnosis import NODES_SETTLE_S, Vertex
 from dstack.model.vertex_keys import Key
 
-Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects", "polls", "interruptions", "given up"]
+Part = Literal[
+    "executions", "pending", "ranks", "channels", "queues", "kernel", "objects", "polls", "interruptions", "given up"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,15 @@ STEPS = (
     BuildStep("pending", ("executions",), _add_pending),
     BuildStep("ranks", ("executions", "pending"), add_group_waits),
     BuildStep("channels", ("executions", "pending"), add_channel_waits),
+    BuildStep("queues", ("executions", "pending"), add_queue_waits),
     BuildStep("kernel", ("executions", "pending"), add_kernel_waits),
-    BuildStep("objects", ("executions", "pending", "ranks", "channels", "kernel"), add_links),
+    BuildStep("objects", ("executions", "pending", "ranks", "channels", "queues", "kernel"), add_links),
     BuildStep("polls", ("executions", "pending", "objects"), add_polls),
     BuildStep("interruptions", ("executions", "pending", "polls"), add_interruptions),
     BuildStep("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
 )
 """In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits
-are completed whose dependencies are found among all of these: members of process groups, ends of channels, processes
-at the other ends of pipes and sockets, and, for what still waits for something unknown, code that can reach the object.
-Then loops that only poll wait for what they poll, which depends on the waits of all others. At last, calls are released
-that nothing waits for any more."""
+are completed whose dependencies are found among all of these: members of process groups, ends of channels and queues,
+processes at the other ends of pipes and sockets, and, for what still waits for something unknown, code that can reach
+the object. Then loops that only poll wait for what they poll, which depends on the waits of all others. At last, calls
+are released that nothing waits for any more."""

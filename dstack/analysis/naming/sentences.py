@@ -250,8 +250,36 @@ def _in_channel(named: _NamedWait, dependency: str) -> str:
     """A wait in a channel of a compiled graph; a stage makes the call in its loop, so the call is left out."""
     wait = named.wait
     call = f" in {wait.call}{_timeout(wait)}" if wait.site.id in OF_DRIVER else ""
-    failing = f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
-    return f"waits{call} {dependency}{failing}"
+    return f"waits{call} {dependency}{_failing(wait)}"
+
+
+def _in_queue(named: _NamedWait, dependency: str) -> str:
+    """A wait at an end of a message queue, with what each of its readers has read."""
+    queue = named.wait.of_queue
+    own = "" if queue is None or queue.rank is None else f" as rank {queue.rank}"
+    return f"waits in {named.wait.call}{own} {dependency}{queue_in_words(named.wait)}{_failing(named.wait)}"
+
+
+def _is_open(named: _NamedWait) -> bool:
+    """Whether nothing is known that may end the wait, or its message is there."""
+    is_ready = named.wait.of_queue is not None and named.wait.of_queue.is_ready
+    return is_ready or all(target.waker_of for target in named.targets)
+
+
+def queue_in_words(wait: Wait) -> str:
+    """`` (queue psm_1: ranks 0, 2-3 have read all, rank 1 has 4 unread)``; empty for a wait at no queue."""
+    if wait.of_queue is None:
+        return ""
+    by_count = words.grouped(zip(wait.of_queue.unread, wait.of_queue.ranks, strict=True))
+    read = (
+        f"{names.ranks(ranks)} {words.word(len(ranks), 'has', 'have')} {f'{unread} unread' if unread else 'read all'}"
+        for unread, ranks in sorted(by_count.items())
+    )
+    return f" (queue {wait.of_queue.name}: {', '.join(read)})"
+
+
+def _failing(wait: Wait) -> str:
+    return f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _kept(named: _NamedWait) -> str:
@@ -306,6 +334,8 @@ PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {
     "order": partial(_queued, rest=", which was submitted first and waits for its arguments"),
     "perhaps ray.get": lambda named: f"may wait for {named}{_inferred(named.wait)}",
     "placement group": _plain,
+    "queue read": lambda named: _in_queue(named, "for a message" if _is_open(named) else f"for a message from {named}"),
+    "queue write": lambda named: _in_queue(named, "for room" if _is_open(named) else f"until {named} reads a message"),
     "ranks": _plain,
     "resources": _resources,
     "retry": _plain,

@@ -15,7 +15,8 @@ from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.libraries.torch.backends import Backend, TorchLibraries
 from dstack.libraries.torch.ledgers import Ledgers
-from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, KernelObjects, Timer
+from dstack.libraries.vllm.reading import queue_ends
+from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, KernelObjects, QueueCall, Timer
 from dstack.observed.processes import LibraryState, Span
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
@@ -135,7 +136,7 @@ class MemoryReader:
             spans = Spans(process, self._clock_ahead_s)
             states = self._read_all(process, calls, spans)
             finished = spans.finished(process.threads) if self._request.options.get("finished_spans") else ()
-            stages = stages_of(process.objects, process.threads)
+            stages, ends = stages_of(process.objects, process.threads), queue_ends(process)
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
             ledgers = self._ledgers(calls.group_calls.groups)
@@ -168,6 +169,7 @@ class MemoryReader:
             ledgers=ledgers,
             labels=labels,
             graph_stages=stages,
+            queue_ends=ends,
             ended_children=ended,
             finished_spans=finished,
             library_states=libraries,
@@ -488,7 +490,8 @@ class MemoryReader:
     def _polling(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
         """The wait in which a library polls, if all readings with one show the same; a single one proves nothing."""
         several = [one for one in found if _is_polling(one)]
-        if not several or any(one.call != several[0].call for one in several):
+        first = several[0].call if several else None
+        if first is None or not all(one.call and one.call.is_same_as(first) for one in several):
             return None
         state, is_proven = several[-1], len(several) > 1
         return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_stable=is_proven)
@@ -549,11 +552,11 @@ def _is_in_ref_call(state: _ThreadState) -> bool:
 
 
 def _is_polling(state: _ThreadState) -> bool:
-    """Whether a library polls in it: at an end of a channel, which counts its reads or writes, or for other ranks."""
+    """Whether a library polls in it: at an end of a channel or queue, for other ranks, or for a store."""
     match state.call.need if state.call else None:
         case GroupCall(mark=mark):
             return not mark
         case KernelObjects(store=store):
             return store is not None
         case need:
-            return isinstance(need, ChannelCall)
+            return isinstance(need, (ChannelCall, QueueCall))

@@ -77,6 +77,7 @@ class ProcessValues:
             world_size=reading.memberships.world_size,
             labels=dict(reading.labels),
             graph_stages=tuple(reading.graph_stages),
+            queue_ends=reading.queue_ends,
             starting=_start_phase(process, reading),
             handled_signals=proc.handled_signals(status),
             cpu_percent=use.percent if use else None,

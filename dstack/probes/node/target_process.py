@@ -17,7 +17,7 @@ import psutil
 from dstack.libraries.torch.ledgers import Ledgers
 from dstack.observed.calls import Call, Timer
 from dstack.observed.node import Cause, Failure, Stage
-from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, LibraryState, Role, Span
+from dstack.observed.processes import Access, EndedChild, FinishedSpan, GraphStage, LibraryState, QueueEnd, Role, Span
 from dstack.probes.node.asyncio.suspended_coroutines import LoopState
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.group_calls import Memberships
@@ -107,9 +107,9 @@ class ProcessReading:
 
     ``access`` is how they were read, see :class:`dstack.observed.processes.Process`. ``has_tasks``: the tasks of its
     threads could be read. ``loops`` and ``groups``, the concurrency groups of an actor's methods, are None where they
-    were not read. ``graph_stages`` are those of compiled graphs. ``ended_children`` are the child processes that
-    objects of the process show to have ended. ``finished_spans`` are empty unless they were requested.
-    ``library_states`` are those of libraries of Ray whose loops run in it.
+    were not read. ``graph_stages`` are those of compiled graphs, ``queue_ends`` those of vLLM's message queues.
+    ``ended_children`` are the child processes that objects of the process show to have ended. ``finished_spans`` are
+    empty unless they were requested. ``library_states`` are those of libraries of Ray whose loops run in it.
     """
 
     threads: Sequence[ThreadReading] = ()
@@ -121,6 +121,7 @@ class ProcessReading:
     ledgers: Ledgers = field(default_factory=Ledgers)
     labels: Mapping[str, str] = field(default_factory=dict)
     graph_stages: Sequence[GraphStage] = ()
+    queue_ends: tuple[QueueEnd, ...] = ()
     ended_children: Sequence[EndedChild] = ()
     finished_spans: tuple[FinishedSpan, ...] = ()
     library_states: tuple[LibraryState, ...] = ()

@@ -31,6 +31,7 @@ from dstack.call_sites import (
 from dstack.libraries.compiled_graphs import reading as compiled_graphs
 from dstack.libraries.data import reading as data
 from dstack.libraries.torch.stores import StoreCalls
+from dstack.libraries.vllm import reading as vllm
 from dstack.observed.call_site import Site
 from dstack.observed.calls import (
     Awaitables,
@@ -45,6 +46,7 @@ from dstack.observed.calls import (
     LostOwner,
     Need,
     ProcessObject,
+    QueueCall,
     Unreadable,
 )
 from dstack.probes.node.asyncio.event_loops import may_have_loops
@@ -127,10 +129,11 @@ class BlockedCalls:
             call = call or self._sleep(thread)
             for complete in OF_THREADS:
                 call = complete(self._objects, frames, call, actor_id)
+            call = vllm.completed(self._objects, frames, call, self._around.tables)
         except UnreadableMemory as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
-        if call is None or isinstance(call.need, ChannelCall):
+        if call is None or isinstance(call.need, (ChannelCall, QueueCall)):
             return call
         if call.site == EVENT_LOOP.id:
             return None if is_event_loop(thread) else self._event_loop(frames) or call

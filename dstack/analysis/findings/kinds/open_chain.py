@@ -23,7 +23,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.ends import full_pipe_in_words, halt_in_words
 from dstack.analysis.naming.library_states import library_state_in_words
-from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
+from dstack.analysis.naming.sentences import activity, cancellation, queue_in_words, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
@@ -116,7 +116,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{describe(waiter)} waits in {last.call}{narrator.line(waiter)}{pipe}"
     scarce = _scarce(facts, first)
     if waiter and not scarce and _are_ends(facts, waiter):
-        return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}"
+        return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}{_in_queue(facts, first)}"
     waits = f"{_waiters(facts)} {words.word(len(facts.own_members), 'waits', 'wait')}"
     if waiter:
         waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
@@ -125,7 +125,13 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     if come := meetings.come(facts, narrator):
         return f"{waits}{scarce}; {come}"
     at_stores = f"; {found}" if (found := meetings.at_stores(facts)) and not first.waker_of else ""
-    return f"{waits}{scarce}{at_stores}; {_depends_on(facts, narrator, first)}"
+    return f"{waits}{scarce}{at_stores}; {_depends_on(facts, narrator, first)}{_in_queue(facts, first)}"
+
+
+def _in_queue(facts: FindingFacts, end: Vertex) -> str:
+    """What the readers of a message queue have read, if this is one that is late."""
+    waits = (one.wait for one in facts.waits if one.wait and end.key in targets_of(one))
+    return next((queue_in_words(wait) for wait in waits if wait.kind == "queue write"), "")
 
 
 def _depends_on(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:

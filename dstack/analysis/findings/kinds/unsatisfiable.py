@@ -136,6 +136,11 @@ def _new_producer(narrator: Narrator, first: Vertex) -> str:
             "Start child processes with the spawn or forkserver method, or before the parent starts threads: a forked "
             "process inherits locks that are held, but no thread that would release them."
         )
+    if first.never is not None and first.never.why == "queue end":
+        return (
+            "Start the engine and its workers again: nothing takes the place of a process that has ended in a message "
+            "queue of vLLM."
+        )
     if first.child_pid is not None:
         return (
             "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "
@@ -198,6 +203,8 @@ def _sentence(facts: FindingFacts, because: str) -> str:
     name = f"{describe(first)}{alike(len(facts.members))}"
     if first.never and first.never.why == "unsatisfied":
         return f"{name} cannot run on the present nodes: {because}"
+    if first.never and first.never.why == "queue end":
+        return f"{name} is gone: {because}"
     verb = "run" if first.task_id in facts.reduced.index.tasks or first.task_id is None else "complete"
     return f"{name} can never {verb}: {because}"
 
