@@ -115,8 +115,8 @@ def come(facts: FindingFacts, narrator: Narrator) -> str | None:
     first = made[0]
     texts = list(dict.fromkeys(_missing(narrator, end, first, is_only=len(missing) == 1) for end in missing))
     size = len(first.call.group.ranks)
-    of = f"{first.operation} of {names.process_group(first.call.group)}"
-    return f"{len(set(first.ranks))} of {size} ranks are in {of}{_at(first)}; {words.shortly(texts, '; ')}"
+    of = _at(first) or f" of {names.process_group(first.call.group)}"
+    return f"{len(set(first.ranks))} of {size} ranks are in {first.operation}{of}; {words.shortly(texts, '; ')}"
 
 
 def _at(one: CollectiveCall) -> str:
