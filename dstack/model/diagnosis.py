@@ -100,7 +100,7 @@ class GroupWait(Model, frozen=True):
     missing: tuple[int, ...] = ()
 
 
-DifferenceKind = Literal["behind", "ahead", "left out", "added", "operation", "sizes", "types"]
+DifferenceKind = Literal["behind", "ahead", "left out", "added", "operation", "root", "sizes", "types"]
 
 
 class RankDifference(Model, frozen=True):
@@ -108,7 +108,7 @@ class RankDifference(Model, frozen=True):
 
     The ``ranks`` differ from the others since the collective of this ``number`` in the group: they have not entered it
     (``behind``), or alone (``ahead``); by the lines of later calls they ``left out`` or ``added`` some; or it has
-    another operation, other sizes or types. ``shift`` is by how many calls they are behind (negative) or ahead.
+    another operation, root, sizes or types. ``shift`` is by how many calls they are behind (negative) or ahead.
     ``is_clear`` says that they are fewer than the others. The place is that of the others' call, ``own_file`` and
     ``own_line`` that of the first of these ranks; of one that is behind, of its last call.
     """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from dstack import words
-from dstack.analysis.findings.group_ranks import GroupRanks
+from dstack.analysis.findings.group_ranks import GroupRanks, group_wait
 from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank, arrivals_of
 from dstack.analysis.graph.group_members import GroupId, calls_of, group_id
 from dstack.analysis.index.sample_index import SampleIndex
@@ -27,24 +28,46 @@ class GroupDifferences:
         self._ledgers = GroupLedgers(index)
 
     def first(self) -> RankDifference | None:
-        """How members first differ, in the group whose ranks are late for no other group; None if that is unknown."""
+        """How members first differ, in the group that explains the differences of others; None if that is unknown."""
         groups = {one.group: one.call.group for one in self._ranks.calls}
-        found = [(one, groups[group]) for group in groups if (one := self._ledgers.difference(group))]
+        found = [(one, groups[group]) for group in groups if (one := self._of_group(group))]
         if not found:
             return None
         difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
         return self._value(difference, group)
+
+    def _of_group(self, group: GroupId) -> Difference | None:
+        """The first difference in a group; of members that are late, that of those which are in no call of a group."""
+        calls = [group_wait(vertex).call for one in self._ranks.calls if one.group == group for vertex in one.inside]
+        if with_another_root := self._ledgers.with_another_root(calls):
+            return with_another_root
+        found = self._ledgers.difference(group)
+        if found is None or found.kind not in ("behind", "ahead"):
+            return found
+        free = [rank for rank, worker_id in self._late(found).items() if worker_id not in self._in_calls]
+        return self._ledgers.behind(group, free) if free else found
+
+    def _late(self, difference: Difference) -> dict[int, str]:
+        """The members that have not entered the collective of a difference, with their workers."""
+        members = self._ledgers.members(difference.group)
+        return {rank: one.worker_id for rank, one in members.items() if one.ledger.entered < difference.number}
+
+    @cached_property
+    def _in_calls(self) -> set[str | None]:
+        """The workers of members that are in a call of a group."""
+        return {vertex.worker_id for one in self._ranks.calls for vertex in one.inside}
 
     def is_overdue(self) -> bool:
         """Whether a collective of these groups takes longer than those before."""
         return any(self._ledgers.is_overdue(one.group) for one in self._ranks.calls)
 
     def _is_late_elsewhere(self, difference: Difference) -> bool:
-        """Whether ranks are behind only because they are in a call of another group."""
-        members = self._ledgers.members(difference.group)
-        late = {members[rank].worker_id for rank in difference.ranks}
+        """Whether members are late because one of them is in a call of another group."""
+        late = set(self._late(difference).values()) if difference.kind in ("behind", "ahead") else set()
         others = (one for one in self._ranks.calls if one.group != difference.group)
-        return difference.kind == "behind" and late <= {vertex.worker_id for one in others for vertex in one.inside}
+        return late <= self._in_calls and not late.isdisjoint(
+            {vertex.worker_id or "" for one in others for vertex in one.inside}
+        )
 
     def _value(self, difference: Difference, group: ProcessGroup) -> RankDifference:
         theirs, own = self._place(difference.theirs), self._place(difference.own)
@@ -87,7 +110,7 @@ class GroupDifferences:
             case _:
                 own = self._call(one.own, one.kind)
                 yield f"{'calls' if is_one else 'call'} {own} as {number} of {of}, the others "
-                yield self._call(one.theirs, one.kind)
+                yield f"{self._call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
         if not one.is_clear:
             yield ", or as many other ranks are wrong"
 

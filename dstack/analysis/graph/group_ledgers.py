@@ -201,6 +201,29 @@ class GroupLedgers:
         is_late = found.late_s > max(LATE_S, LATE_SHARE * found.every_s)
         return found if is_late and times >= LATE_TIMES * len(numbers) else None
 
+    def behind(self, group: GroupId, ranks: Sequence[int]) -> Difference:
+        """How members differ that have entered fewer collectives than others."""
+        members = self.members(group)
+        least = min(members[rank].ledger.entered for rank in ranks)
+        last = max(members.values(), key=lambda one: one.ledger.entered)
+        theirs, own = last.record(least + 1), members[ranks[0]].record(least)
+        return Difference("behind", group, least + 1, tuple(ranks), least - last.ledger.entered, theirs, own)
+
+    def with_another_root(self, calls: Sequence[GroupCall]) -> Difference | None:
+        """The members of one group that call a collective with another root than others under its number."""
+        numbered = [(number, one) for one in calls if one.peer is not None and (number := self.number_of(one))]
+        for number in sorted({number for number, _ in numbered}):
+            if len({one.peer for at, one in numbered if at == number}) > 1:
+                group = group_id(calls[0].group)
+                members = self.members(group)
+                records = {rank: one.record(number) for rank, one in members.items()}
+                lines = {rank: self._line(record) for rank, record in records.items() if record}
+                ranks, is_clear = _minority(lines) if len(lines) > 1 else ((), False)
+                theirs = next((records[rank] for rank in lines if rank not in ranks), None)
+                own = records[ranks[0]] if ranks else None
+                return Difference("root", group, number, ranks, 0, theirs, own, is_clear) if ranks else None
+        return None
+
     def is_overdue(self, group: GroupId) -> bool:
         """Whether the last collective of a group has begun longer ago than the time between its others explains."""
         begun = [one for one in self.members(group).values() if one.ledger.entered_at]

@@ -108,6 +108,11 @@ class _SharedCall:
     assumptions: tuple[Assumption, ...]
 
 
+def _others(call: GroupCall) -> list[int]:
+    """The other members of a call's group."""
+    return [rank for rank in call.group.ranks if rank != call.group.rank]
+
+
 class _SharedCalls:
     def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
@@ -160,7 +165,9 @@ class _SharedCalls:
         group = call.group
         if not group.world or group.rank not in group.ranks:
             return ()
-        needed = self._needed(call, inside)
+        if apart := self._with_another_root(call, entered):
+            return apart
+        needed = self._needed(call, inside, entered)
         missing = tuple(rank for rank in needed if rank not in inside)
         is_apart = missing and all(self._members.are_apart(vertex, call, rank) for rank in missing)
         if self._members.is_ambiguous(vertex, group) and not is_apart:
@@ -169,14 +176,28 @@ class _SharedCalls:
         ever = {rank for calls in self._calls_of_all for rank in ranks_in_same(call, calls)}
         return () if is_enough or not ever.isdisjoint(rank for rank in missing if rank not in entered) else missing
 
-    def _needed(self, call: GroupCall, inside: Collection[int]) -> list[int]:
-        """The other members that the call may wait for; none if it only receives from its root, which has entered."""
-        others = [rank for rank in call.group.ranks if rank != call.group.rank]
+    def _with_another_root(self, call: GroupCall, entered: Mapping[int, bool]) -> tuple[int, ...]:
+        """The members that wait for another root under the number of a call that all members have entered."""
+        number = self._ledgers.number_of(call)
+        if call.peer is None or is_between_two(call) or not all(entered.get(rank) for rank in _others(call)):
+            return ()
+        own = (one for (group, _), ranks in self._calls.items() if group == group_of(call) for one in ranks.values())
+        others = (one for several in own for one in several if one.peer not in (None, call.peer))
+        found = {one.group.rank for one in others if not is_between_two(one) and self._ledgers.number_of(one) == number}
+        return tuple(sorted(found))
+
+    def _needed(self, call: GroupCall, inside: Collection[int], entered: Mapping[int, bool]) -> list[int]:
+        """The other members that the call may wait for.
+
+        In a broadcast they pass on the data of the root. Without ledgers none is needed if the root has entered: that
+        another one has not is then unknown.
+        """
+        others = _others(call)
         if call.peer is None or call.peer == call.group.rank:
             return others
         if call.operation in (*BETWEEN_TWO, *DIRECT):
             return [call.peer]
-        return [] if call.peer in inside else others
+        return [] if call.peer in inside and not entered else others
 
     @cached_property
     def _calls_of_all(self) -> list[Calls]:

@@ -149,7 +149,5 @@ def test_a_rank_that_has_not_come_is_named_with_its_line() -> None:
 
     assert finding.kind == "running"
     line = it.ranks[2].threads[0].line
-    assert f"3 of 4 ranks are in {INIT} at 10.0.0.1:29500; rank 2 (Rank.train) runs " in (
-        finding.summary
-    )
+    assert f"3 of 4 ranks are in {INIT} at 10.0.0.1:29500; rank 2 (Rank.train) runs " in (finding.summary)
     assert finding.summary.endswith(f":{line}")

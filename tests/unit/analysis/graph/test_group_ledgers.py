@@ -199,3 +199,24 @@ def check_one_mutation(chosen: random.Random) -> None:
 def first_other(own: Sequence[Call], calls: Sequence[Call]) -> int:
     """The number of the first collective with another operation."""
     return next(at + 1 for at, (mine, other) in enumerate(zip(own, calls, strict=False)) if mine[0] != other[0])
+
+
+def test_members_that_call_another_root_differ() -> None:
+    """All have entered the second collective, which two of them still wait in, each for another root."""
+    lines = [("barrier", 1), ("scatter", 3), ("all_reduce", 4)]
+    made = ledgers({0: [("barrier", 1), ("scatter", 2)], 1: lines, 2: lines[:2], 3: lines})
+    scatter = [GroupCall(operation="scatter", group=group(rank, 4), peer=peer) for rank, peer in ((0, 1), (2, 2))]
+
+    found = made.with_another_root(scatter)
+
+    assert facts(found) == ("root", (0,), 2, 0)
+    assert made.with_another_root(scatter[:1]) is None
+
+
+def test_late_members_are_described_by_what_they_have_not_entered() -> None:
+    made = ledgers({0: LINES, 1: LINES[:5], 2: LINES[:5], 3: LINES[:5]})
+
+    found = made.behind(group_id(group(0, 4)), [3])
+
+    assert facts(found) == ("behind", (3,), 6, -3)
+    assert found.theirs == Collective(operation="all_reduce", stack=5)

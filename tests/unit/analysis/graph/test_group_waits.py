@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from dstack.analysis.second_sample import plan_readings
-from tests.unit.analysis.graph.rank_scenes import gang, only_finding, with_reward
+from dstack.observed.ledgers import Collective, GroupLedger
+from tests.unit.analysis.graph.rank_scenes import Gang, gang, only_finding, with_reward
 from tests.unit.scenes import Scene, group_of, groups_of
 
 
@@ -320,3 +321,72 @@ def test_possibly_stuck_ranks_get_quick_readings() -> None:
     it, _, _ = with_reward()
 
     assert plan_readings(it.scene.sample().snapshot()).may_be_stalled
+
+
+# Members whose ledgers were read
+
+
+def with_counts(it: Gang, *counts: int) -> Gang:
+    """Each rank has entered so many collectives of its group, which are all alike."""
+    for process, count in zip(it.ranks, counts, strict=True):
+        ledger = GroupLedger(group=0, backend="gloo", entered=count, recorded=count, calls=(0,) * count)
+        process.known |= {"ledgers": (ledger,), "collectives": (Collective(operation="all_reduce"),)}
+    return it
+
+
+def test_a_rank_in_an_earlier_call_of_the_same_name_has_not_entered() -> None:
+    """It waits for nothing: all others have entered its call."""
+    it = with_counts(gang(4).collect((0, 1, 2, 3)), 5, 5, 5, 4)
+
+    diagnosis = it.diagnose()
+
+    wait = diagnosis.vertices[it.ranks[0].key].wait
+    assert wait is not None
+    assert wait.of_group is not None
+    assert (wait.of_group.inside, wait.of_group.missing) == ((0, 1, 2), (3,))
+    assert diagnosis.verdict not in ("deadlock", "hang")
+
+
+def test_a_rank_that_has_entered_without_waiting_is_not_missing() -> None:
+    it = with_counts(gang(3).collect((0, 2)), 5, 5, 4)
+    it.ranks[1].computes()
+
+    diagnosis = it.diagnose()
+
+    wait = diagnosis.vertices[it.ranks[0].key].wait
+    assert wait is not None
+    assert wait.of_group is not None
+    assert wait.of_group.missing == (2,)
+
+
+@pytest.mark.parametrize("has_counts", [False, True])
+def test_each_rank_that_has_not_entered_an_all_reduce_must_enter(has_counts: bool) -> None:
+    """One of two missing ranks runs, which is enough only as long as it may be the only one."""
+    it = gang(4).collect((0, 1))
+    it.ranks[2].computes()
+    it.ranks[3].gets(it.scene.call(it.ranks[0], "weight", by=it.ranks[3]))
+    if has_counts:
+        with_counts(it, 5, 5, 4, 4)
+
+    assert it.diagnose().verdict == ("deadlock" if has_counts else "running")
+
+
+def test_ranks_that_wait_for_different_roots_wait_for_each_other() -> None:
+    it = gang(3).collect((0,), "scatter", peer=1).collect((2,), "scatter", peer=2)
+    it.ranks[1].computes()
+    with_counts(it, 5, 6, 5)
+
+    finding = it.diagnose().findings[0]
+
+    assert finding.kind == "deadlock"
+    assert {it.ranks[0].key, it.ranks[2].key} <= set(finding.members)
+
+
+def test_a_finding_begins_with_the_rank_that_differs() -> None:
+    it, _, _ = with_reward()
+
+    finding = only_finding(with_counts(it, 5, 5, 5, 4).diagnose())
+
+    assert finding.difference is not None
+    assert (finding.difference.kind, finding.difference.ranks, finding.difference.number) == ("behind", (3,), 5)
+    assert finding.summary.startswith("rank 3 is 1 collective behind since number 5 (all_reduce at app.py:10): ")
