@@ -100,17 +100,18 @@ class GroupWait(Model, frozen=True):
     missing: tuple[int, ...] = ()
 
 
-DifferenceKind = Literal["behind", "ahead", "left out", "added", "operation", "root", "sizes", "types"]
+DifferenceKind = Literal["behind", "ahead", "left out", "added", "line", "operation", "order", "root", "sizes", "types"]
 
 
 class RankDifference(Model, frozen=True):
     """How members of a process group first differ in the collectives that they have entered.
 
     The ``ranks`` differ from the others since the collective of this ``number`` in the group: they have not entered it
-    (``behind``), or alone (``ahead``); by the lines of later calls they ``left out`` or ``added`` some; or it has
-    another operation, root, sizes or types. ``shift`` is by how many calls they are behind (negative) or ahead.
-    ``is_clear`` says that they are fewer than the others. The place is that of the others' call, ``own_file`` and
-    ``own_line`` that of the first of these ranks; of one that is behind, of its last call.
+    (``behind``), or alone (``ahead``); by the lines of later calls they ``left out`` or ``added`` some, or are at
+    another ``line``; or it has another operation, root, sizes or types. In another ``order`` they make groups; the
+    number is then that of the group. ``shift`` is by how many calls they are behind (negative) or ahead. ``is_clear``
+    says that they are fewer than the others. The place is that of the others' call, ``own_file`` and ``own_line`` that
+    of the first of these ranks; of one that is behind, of its last call.
     """
 
     kind: DifferenceKind

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from dstack import words
@@ -11,12 +13,32 @@ from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRa
 from dstack.analysis.graph.group_members import GroupId, calls_of, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import DifferenceKind, RankDifference, Step
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.model.diagnosis import DifferenceKind, RankDifference, Step, Vertex
 from dstack.observed.calls import ProcessGroup
 from dstack.observed.ledgers import Collective
 from dstack.observed.processes import Frame
 
 SHOWN_SIZES = 3
+NEW_GROUP = "new_group"
+OR_OTHERS = ", or as many other ranks are wrong"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A group that a process has made, or makes in the call of a vertex."""
+
+    group: ProcessGroup
+    vertex: Vertex | None = None
+
+    @classmethod
+    def by(cls, vertex: Vertex) -> _Made:
+        return cls(group_wait(vertex).call.group, vertex)
+
+    @property
+    def what(self) -> object:
+        """What is the same for all members, unlike its number."""
+        return self.group.ranks, self.group.description
 
 
 class GroupDifferences:
@@ -29,12 +51,65 @@ class GroupDifferences:
 
     def first(self) -> RankDifference | None:
         """How members first differ, in the group that explains the differences of others; None if that is unknown."""
+        if order := self._of_order():
+            return order
         groups = {one.group: one.call.group for one in self._ranks.calls}
         found = [(one, groups[group]) for group in groups if (one := self._of_group(group))]
         if not found:
             return None
         difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
         return self._value(difference, group)
+
+    def _of_order(self) -> RankDifference | None:
+        """Members that number the groups that they make in another way than others: they make them in another order."""
+        calls = (one for one in self._ranks.calls if one.call.operation == NEW_GROUP)
+        making = [_Made.by(vertex) for one in calls for vertex in one.inside]
+        if not making or not all(one.group.name.isdecimal() for one in making):
+            return None
+        made = {(one.group.rank, one.group.name): one for one in (*self._made(making[0].group), *making)}.values()
+        numbers = words.grouped((one.what, one.group.name) for one in made)
+        whats = words.grouped((one.group.name, one.what) for one in made)
+        against: Counter[int] = Counter()
+        for one in made:
+            alike, same_number = numbers[one.what], whats[one.group.name]
+            others = len(alike) - alike.count(one.group.name) + len(same_number) - same_number.count(one.what)
+            against[one.group.rank] += others
+        (rank, most), *rest = against.most_common()
+        if not most:
+            return None
+        ours = sorted((one for one in made if one.group.rank == rank), key=lambda one: -len({*numbers[one.what]}))
+        return self._order_value(ours[0], made, is_clear=not rest or rest[0][1] < most)
+
+    def _made(self, group: ProcessGroup) -> Iterator[_Made]:
+        """The groups that all members of its world have made, but for the default one."""
+        for worker in self._index.processes.values():
+            for process in worker.family:
+                for one in process.process_groups:
+                    is_own = (one.library, one.world) == (group.library, group.world)
+                    if is_own and one.name.isdecimal() and one.name != "0":
+                        yield _Made(one)
+
+    def _order_value(self, own: _Made, made: Collection[_Made], *, is_clear: bool) -> RankDifference:
+        others = [one for one in made if one.what == own.what and one.group.name != own.group.name]
+        other = next(iter(others), None)
+        mine, theirs = (details_of(self._index, one.vertex) if one and one.vertex else None for one in (own, other))
+        at = f" at {words.base_name(mine.file)}:{mine.line}" if mine and mine.file else ""
+        of_others = f", group {other.group.name} of {names.ranks(one.group.rank for one in others)}" if other else ""
+        return RankDifference(
+            kind="order",
+            group=own.group.description or own.group.name,
+            ranks=(own.group.rank,),
+            number=int(own.group.name),
+            is_clear=is_clear,
+            operation=NEW_GROUP,
+            own_operation=NEW_GROUP,
+            file=theirs.file if theirs else None,
+            line=theirs.line if theirs else None,
+            own_file=mine.file if mine else None,
+            own_line=mine.line if mine else None,
+            text=f"{names.ranks([own.group.rank])} makes groups in another order: {names.process_group(own.group)} is "
+            f"its group {own.group.name}{at}{of_others}{'' if is_clear else OR_OTHERS}",
+        )
 
     def _of_group(self, group: GroupId) -> Difference | None:
         """The first difference in a group; of members that are late, that of those which are in no call of a group."""
@@ -105,6 +180,9 @@ class GroupDifferences:
                 yield f"{'is' if is_one else 'are'} {shift} ahead{within} since {number} ({self._call(one.own)})"
             case "left out":
                 yield f"left out {shift} of {of} from {number} on ({self._call(one.theirs)})"
+            case "line":
+                yield f"{'is' if is_one else 'are'} at another line since {number} of {of}: {self._call(one.own)}, the "
+                yield f"others {self._call(one.theirs)}"
             case "added":
                 yield f"added {shift} to {of} from {number} on ({self._call(one.own)})"
             case _:
@@ -112,7 +190,7 @@ class GroupDifferences:
                 yield f"{'calls' if is_one else 'call'} {own} as {number} of {of}, the others "
                 yield f"{self._call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
         if not one.is_clear:
-            yield ", or as many other ranks are wrong"
+            yield OR_OTHERS
 
     def _call(self, collective: Collective | None, kind: DifferenceKind = "behind") -> str:
         """``all_reduce at train.py:88``, or ``all_reduce of 4 x 8 float32 at train.py:88`` where these differ."""

@@ -18,7 +18,7 @@ from statistics import median
 from dstack.analysis.graph.group_members import BETWEEN_TWO, FORMING, UNNAMED, GroupId, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import DifferenceKind
-from dstack.observed.calls import TORCH, GroupCall, ProcessGroup
+from dstack.observed.calls import RAY, TORCH, GroupCall, ProcessGroup
 from dstack.observed.ledgers import Collective, GroupLedger
 from dstack.observed.processes import Frame
 
@@ -118,7 +118,7 @@ class GroupLedgers:
             for process in worker.family:
                 for ledger in process.ledgers:
                     group = process.process_groups[ledger.group]
-                    if group.library == TORCH and group.world and ledger.entered:
+                    if group.library in (TORCH, RAY) and group.world and ledger.entered:
                         own = MemberLedger(group, worker_id, ledger, process.collectives)
                         found[group_id(group)][group.rank].append(own)
         return {
@@ -136,7 +136,7 @@ class GroupLedgers:
 
         A wait for one that has begun before may be for any that has not ended: it is at least for the first of these.
         """
-        if call.group.library != TORCH or call.operation in (*BETWEEN_TWO, *FORMING):
+        if call.group.library not in (TORCH, RAY) or call.operation in (*BETWEEN_TWO, *FORMING):
             return None
         own = self.members(group_id(call.group)).get(call.group.rank)
         if own is None:
@@ -218,7 +218,7 @@ class GroupLedgers:
                 members = self.members(group)
                 records = {rank: one.record(number) for rank, one in members.items()}
                 lines = {rank: self._line(record) for rank, record in records.items() if record}
-                ranks, is_clear = _minority(lines) if len(lines) > 1 else ((), False)
+                ranks, is_clear = minority(lines) if len(lines) > 1 else ((), False)
                 theirs = next((records[rank] for rank in lines if rank not in ranks), None)
                 own = records[ranks[0]] if ranks else None
                 return Difference("root", group, number, ranks, 0, theirs, own, is_clear) if ranks else None
@@ -226,18 +226,17 @@ class GroupLedgers:
 
     def is_overdue(self, group: GroupId) -> bool:
         """Whether the last collective of a group has begun longer ago than the time between its others explains."""
-        begun = [one for one in self.members(group).values() if one.ledger.entered_at]
-        if not begun:
+        last = max(self.members(group).values(), key=lambda one: one.ledger.entered_at or 0.0, default=None)
+        if last is None or not last.ledger.entered_at:
             return True
-        last = max(begun, key=lambda one: one.ledger.entered_at or 0.0)
-        times = list(arrivals_of(last).values())
+        times = arrivals_of(last).values()
         usual_s = median([later - earlier for earlier, later in pairwise(times)] or [0.0])
-        return self._index.snapshot.taken_at - times[-1] > OVERDUE * usual_s + OVERDUE_S
+        return self._index.snapshot.taken_at - last.ledger.entered_at > OVERDUE * usual_s + OVERDUE_S
 
     # By the lines of the calls
 
     def _shift(self, group: GroupId, members: Mapping[int, MemberLedger], found: Difference) -> Difference | None:
-        """The calls that one of the ranks that differ left out or added, if the lines of its later calls show it."""
+        """How ranks that differ were at other lines before, if they were: by how many calls they are off, if known."""
         reference = next(one for rank, one in members.items() if rank not in found.ranks)
         shifts = {rank: self._shift_of(members[rank], reference, found.number) for rank in found.ranks}
         first = min(filter(None, shifts.values()), default=None)
@@ -245,37 +244,37 @@ class GroupLedgers:
             return None
         number, shift = first
         ranks = tuple(rank for rank in found.ranks if shifts[rank] == first)
-        return Difference(
-            kind="left out" if shift < 0 else "added",
-            group=group,
-            number=number,
-            ranks=ranks,
-            shift=shift,
-            theirs=reference.record(number),
-            own=members[ranks[0]].record(number),
-            is_clear=found.is_clear,
-        )
+        kind: DifferenceKind = "line" if not shift else "left out" if shift < 0 else "added"
+        own, theirs = members[ranks[0]].record(number), reference.record(number)
+        return Difference(kind, group, number, ranks, shift, theirs, own, found.is_clear)
 
     def _shift_of(self, own: MemberLedger, other: MemberLedger, until: int) -> tuple[int, int] | None:
-        """From which number on a member's calls are those of another one some calls later or earlier, and how many."""
+        """From which number on a member is at another line than another one, and by how many calls; 0 if unknown.
+
+        None if it is at no other line before ``until``.
+        """
         start = max(own.first, other.first)
         mine, theirs = self._lines(own, start), self._lines(other, start)
         known = set(mine) & set(theirs)
-        for at in range(min(len(mine), len(theirs), until - start + 1)):
-            if _are_alike(mine[at], theirs[at], known):
-                continue
-            for shift in range(1, MAX_SHIFT + 1):
-                if _all_alike(mine[at:], theirs[at + shift :], known):
-                    return start + at, -shift
-                if _all_alike(mine[at + shift :], theirs[at:], known):
-                    return start + at, shift
-        return None
+        both = range(min(len(mine), len(theirs), until - start + 1))
+        at = next((at for at in both if not _are_alike(mine[at], theirs[at], known)), None)
+        if at is None:
+            return None
+        for shift in range(1, MAX_SHIFT + 1):
+            if _all_alike(mine[at:], theirs[at + shift :], known):
+                return start + at, -shift
+            if _all_alike(mine[at + shift :], theirs[at:], known):
+                return start + at, shift
+        return (start + at, 0) if start + at < until else None
 
     def _lines(self, member: MemberLedger, start: int) -> list[_Line]:
         return [self._line(member.collectives[call]) for call in member.ledger.calls[start - member.first :]]
 
     def _line(self, collective: Collective) -> _Line:
-        return collective.operation, tuple((one.file, one.line) for one in self.user_frames(collective))
+        """By functions, since paths differ between hosts, with those of torch: a layer is called again in reverse."""
+        snapshot = self._index.snapshot
+        frames = (snapshot.frames[at] for at in snapshot.stacks[collective.stack])
+        return collective.operation, tuple((one.function, one.line) for one in frames)
 
     def user_frames(self, collective: Collective) -> Sequence[Frame]:
         """The frames of the user's own code in its call, leaf first; all but torch's if there are none."""
@@ -285,12 +284,12 @@ class GroupLedgers:
 
 
 _Line = tuple[str, tuple[tuple[str, int], ...]]
-"""The operation of a collective and the lines of its call."""
+"""The operation of a collective and the functions and lines of its call."""
 
 
 def _all_alike(mine: Sequence[_Line], theirs: Sequence[_Line], known: Collection[_Line]) -> bool:
-    """Whether all of two sequences are alike, as far as both go, and the first ones are the same line."""
-    is_same = bool(mine and theirs) and mine[0] == theirs[0]
+    """Whether at least two calls of both are alike, and all of them, the first ones at the same line."""
+    is_same = len(mine) > 1 and len(theirs) > 1 and mine[0] == theirs[0]
     return is_same and all(_are_alike(*pair, known) for pair in zip(mine, theirs, strict=False))
 
 
@@ -342,7 +341,7 @@ def _is_another(own: MemberLedger, other: MemberLedger, number: int) -> bool:
 def _of_contents(
     group: GroupId, number: int, records: Mapping[int, Collective | None], contents: Mapping[int, tuple[object, ...]]
 ) -> Difference:
-    ranks, is_clear = _minority(contents)
+    ranks, is_clear = minority(contents)
     theirs = next(record for rank, record in records.items() if rank not in ranks)
     own = records[ranks[0]]
     assert own is not None, "all of them are recorded"
@@ -357,7 +356,7 @@ def _of_counts(group: GroupId, counts: Mapping[int, int], members: Mapping[int, 
     if len(set(counts.values())) < 2:
         return None
     least = min(counts.values())
-    ranks, is_clear = _minority({rank: count > least for rank, count in counts.items()})
+    ranks, is_clear = minority({rank: count > least for rank, count in counts.items()})
     is_behind = counts[ranks[0]] == least
     others = [rank for rank in counts if rank not in ranks]
     further = members[others[0] if is_behind else ranks[0]].record(least + 1)
@@ -367,7 +366,7 @@ def _of_counts(group: GroupId, counts: Mapping[int, int], members: Mapping[int, 
     return Difference(kind, group, least + 1, ranks, shift, theirs, own, is_clear)
 
 
-def _minority(values: Mapping[int, object]) -> tuple[tuple[int, ...], bool]:
+def minority(values: Mapping[int, object]) -> tuple[tuple[int, ...], bool]:
     """The ranks whose value is not the most frequent one, and whether they are fewer than those that have it.
 
     Of values that are equally frequent, that of the lowest rank counts as the others'.

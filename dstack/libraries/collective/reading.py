@@ -53,6 +53,16 @@ class RayGroups:
         is_on_torch = self._objects.is_a(address, ON_TORCH)
         return group_of_ray(name, rank, size, self._world if is_on_torch else "")
 
+    def on_torch(self) -> dict[str, int]:
+        """The address of torch's group below each group that is made of it, by name."""
+        found: dict[str, int] = {}
+        for group in self._addresses():
+            with contextlib.suppress(UnreadableMemory):
+                if self._objects.is_a(group, ON_TORCH):
+                    attributes = self._objects.attributes(group)
+                    found[self._objects.text(attributes.get("_group_name", 0), MAX_NAME)] = attributes.get("_pg", 0)
+        return found
+
     @property
     def _world(self) -> str:
         return self._torch.default.world if self._torch.default else ""

@@ -59,8 +59,19 @@ class ProcessGroups:
         )
 
     def ledgers(self, backends: Sequence[Backend]) -> Ledgers:
-        """What its groups have counted and recorded; nothing is raised."""
-        return TorchLedgers(self._process, self.torch, backends).read()
+        """What its groups have counted and recorded; nothing is raised.
+
+        A group of ray.util.collective that is made of one of torch has the ledger of that.
+        """
+        found = TorchLedgers(self._process, self.torch, backends).read()
+        places, below = list(self.torch.by_address), self.ray.on_torch()
+        of_torch = {places[one.group]: one for one in found.ledgers}
+        own = (
+            replace(of_torch[below[name]], group=len(places) + position)
+            for position, name in enumerate(self.ray.by_name)
+            if below.get(name) in of_torch
+        )
+        return replace(found, ledgers=(*found.ledgers, *own))
 
     def _train(self) -> TrainRank | None:
         with contextlib.suppress(UnreadableMemory):

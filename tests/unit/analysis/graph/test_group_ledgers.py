@@ -220,3 +220,18 @@ def test_late_members_are_described_by_what_they_have_not_entered() -> None:
 
     assert facts(found) == ("behind", (3,), 6, -3)
     assert found.theirs == Collective(operation="all_reduce", stack=5)
+
+
+def test_a_rank_at_another_line_is_told_where_no_shift_shows() -> None:
+    """The step of one rank has no backward pass, whose calls the others could not finish without it."""
+    step = [("all_gather", 1), ("all_gather", 1), ("all_gather", 2), ("all_gather", 2), ("all_reduce", 2)]
+    own = [*step, *step[:2], *step[:3]]
+
+    found = difference({0: step * 2, 1: step * 2, 2: own})
+
+    assert facts(found) == ("line", (2,), 8, 0)
+    assert found is not None
+    assert (found.own, found.theirs) == (
+        Collective(operation="all_gather"),
+        Collective(operation="all_gather", stack=1),
+    )
