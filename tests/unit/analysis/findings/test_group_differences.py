@@ -11,7 +11,7 @@ from dstack.observed.calls import ProcessGroup
 from dstack.observed.ledgers import Collective, GroupLedger
 from tests.unit.analysis.graph.rank_scenes import Gang, gang
 
-BASE = 1_800_000_000.0
+BEGUN_AT = 1_000.0
 
 
 def subgroup(rank: int, number: str, ranks: tuple[int, ...], description: str) -> ProcessGroup:
@@ -55,7 +55,7 @@ def test_groups_that_are_made_already_count_too() -> None:
 def with_calls(it: Gang, *counts: int, **known: object) -> Gang:
     for process, count in zip(it.ranks, counts, strict=True):
         ledger = GroupLedger(
-            group=0, backend="gloo", entered=count, recorded=count, calls=(0,) * count, entered_at=BASE - 1_000
+            group=0, backend="gloo", entered=count, recorded=count, calls=(0,) * count, entered_at=BEGUN_AT
         )
         sizes = Collective(operation="all_reduce", sizes=((4,),), types=("float32",))
         process.known |= {"ledgers": (ledger,), "collectives": (sizes,), **known}
