@@ -96,7 +96,7 @@ class StoreCalls:
             site=STORE_START.id,
             frame=0,
             need=KernelObjects(system_call=blocked_in.name or "nanosleep", ends=(end,), store=use),
-            name=f"TCPStore of torch.distributed{size}",
+            name=f"{STORE_START.name}{size}",
         )
 
     # The value stack
