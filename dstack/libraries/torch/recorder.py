@@ -36,7 +36,7 @@ TYPES, TO_OUTPUTS, TO_SIZES = INSIDE + DIMS * WORD, 72, 144
 """The offsets from the vector of inputs: of their types, of the vector of outputs, and of the sizes of both."""
 THREAD_NAME, ENDED = TO_SIZES + 88, TO_SIZES + 120
 """The offsets from there of the name of the thread, and of whether the collective has ended."""
-PAIR, CODE_AND_INSTRUCTION = struct.Struct("<2Q"), struct.Struct("<Qi4x")
+PAIR, CODE_AND_INSTRUCTION = "<2Q", "<Qi4x"
 FRAMES_AT, MAX_FRAMES, FRAME = 8, 64, 16
 """A traceback has a virtual table and a vector of frames; each is a code object and an instruction. Of one that is
 deeper there are no frames."""
@@ -181,11 +181,11 @@ class FlightRecorder:
         vectors = self._memory.now([(one + FRAMES_AT, 2 * WORD) for one in tracebacks if one])
         spans = []
         for data in vectors:
-            start, end = PAIR.unpack(data)
+            start, end = struct.unpack(PAIR, data)
             size = end - start if start < end <= start + MAX_FRAMES * FRAME else 0
             spans.append((start, size if size % FRAME == 0 else 0))
         found = iter(self._memory.now(spans))
-        return [tuple(CODE_AND_INSTRUCTION.iter_unpack(next(found))) if one else () for one in tracebacks]
+        return [tuple(struct.iter_unpack(CODE_AND_INSTRUCTION, next(found))) if one else () for one in tracebacks]
 
     def _types(self, vectors: Sequence[tuple[int, int]]) -> list[bytes]:
         """The numbers of the types in each vector of them."""
