@@ -20,6 +20,7 @@ from dstack.analysis.findings.outside_waits import (
     verdict_without_findings,
 )
 from dstack.analysis.findings.polled_state import polled_state
+from dstack.analysis.findings.recorder_dumps import dumped_ranks
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
@@ -59,6 +60,7 @@ def diagnose(
         outside=outside_waits(reduced, found, rests, job_id),
         remarks=(*polled_state(reduced, resting(reduced, job_id)), *group_remarks(evidence.first, job_id)),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
+        dumped=dumped_ranks(evidence.first, job_id),
     )
     if not findings:
         return _without_findings(diagnosis, reduced, rests)

@@ -77,6 +77,10 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
                 yield from _misplaced_in(snapshot, child, f"{place}.children[{k}]")
                 if child.children:
                     yield f"a child process has children - at `{place}.children[{k}].children`"
+    for i, dump in enumerate(snapshot.recorder_dumps):
+        yield from _misplaced(snapshot, dump.collectives, f"$.recorder_dumps[{i}].collectives")
+        if not dump.has_sound_ledgers:
+            yield f"no such group or collective - at `$.recorder_dumps[{i}].ledgers`"
 
 
 def _limits(snapshot: Snapshot) -> Iterator[tuple[str, int, int]]:

@@ -129,6 +129,25 @@ class RankDifference(Model, frozen=True):
     text: str = ""
 
 
+class DumpedRanks(Model, frozen=True):
+    """What torch dumped of the flight recorders of some ranks, as its watchdog does before it ends their processes.
+
+    ``missing`` are ranks of which no dump was found, where the dumps state how many there are. ``jobs`` are those that
+    ran when the files were written; ``is_of_ray`` says that workers of Ray wrote them. ``unreadable`` are the paths of
+    files that have such a name and no such content. Without a ``difference`` the records do not differ.
+    """
+
+    written_at: float
+    ago_s: float
+    ranks: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    jobs: tuple[str, ...] = ()
+    is_of_ray: bool = True
+    difference: RankDifference | None = None
+    unreadable: tuple[str, ...] = ()
+    text: str = ""
+
+
 class AbsentRank(Model, frozen=True):
     """A member of a process group that is missing from a call, with the state of its actor.
 
@@ -676,6 +695,7 @@ class Diagnosis(Model, frozen=True):
     what executes nothing, and ``failed_before`` the failures next to such waits. ``remarks`` are about what sleeping
     loops poll for, as actors by name, and about collectives of process groups. ``progress`` is that of all jobs, or of
     this one; None without a second sample.
+    ``dumped`` is what torch dumped of its flight recorders; it is no part of the verdict.
     """
 
     verdict: Verdict
@@ -690,6 +710,7 @@ class Diagnosis(Model, frozen=True):
     idle: tuple[IdleActors, ...] = ()
     failed_before: tuple[FailedBefore, ...] = ()
     progress: Progress | None = None
+    dumped: DumpedRanks | None = None
 
     @property
     def incomplete(self) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dstack.observed.calls import NEEDS, Holder, Int, Natural, Need, UnixTime
+from dstack.observed.ledgers import RecorderDump
 from dstack.observed.node import (
     IN_STORE,
     EnvironmentSetup,
@@ -152,7 +153,8 @@ class Node(Model, frozen=True):
 class Job(Model, frozen=True):
     """A Ray job: one driver and all tasks and actors that descend from it.
 
-    ``submission_id`` is set if ``ray job submit`` started the job.
+    ``submission_id`` is set if ``ray job submit`` started the job. It ran from ``started_at`` to ``ended_at``, by the
+    clock of the head.
     """
 
     job_id: str
@@ -162,6 +164,8 @@ class Job(Model, frozen=True):
     driver_pid: Int = 0
     is_dead: bool = False
     submission_id: str | None = None
+    started_at: UnixTime | None = None
+    ended_at: UnixTime | None = None
 
 
 class Actor(Model, frozen=True):
@@ -496,6 +500,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     at the other end, by their addresses, the local one first. ``stored`` is what the last sample shows of the object
     store, None if no process reported a value there. ``outlines`` are what the source of jobs says, where a history was
     requested. ``earlier_waits`` are pairs of tasks: earlier samples have shown the first in a wait for the second.
+    ``recorder_dumps`` are the files of torch's flight recorders that were written while a job ran.
     """
 
     schema: str = SCHEMA
@@ -527,6 +532,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     raylet_reports: tuple[RayletReport, ...] = ()
     log_tails: tuple[LogTail, ...] = ()
     outlines: tuple[ProgramOutline, ...] = ()
+    recorder_dumps: tuple[RecorderDump, ...] = ()
     earlier_waits: tuple[tuple[str, str], ...] = ()
     stored: StoredObjects | None = None
     task_times: dict[str, TaskTimes] = {}

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from dstack.observed.calls import Holder, Int, Natural, UnixTime
 from dstack.observed.frozen_dataclass import frozen_dataclass
+from dstack.observed.ledgers import RecorderDump
 from dstack.observed.outlines import ProgramOutline
 from dstack.observed.processes import MAX_GPUS, Frame, Percent, Process
 
@@ -386,8 +387,8 @@ class NodeAnswer:
     ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
     the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
     are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
-    name, ``raylets`` the last reports of its raylets. ``log_tails`` and ``outlines``
-    are only there if they were asked for.
+    name, ``raylets`` the last reports of its raylets. ``log_tails``, ``outlines`` and ``recorder_dumps`` are only there
+    if they were asked for.
     ``cannot_ask`` is the reason if the probe can ask no core worker, as without grpc: then the caller asks.
     ``unchanged`` are the workers whose process the caller has as it is now.
     """
@@ -406,6 +407,7 @@ class NodeAnswer:
     raylets: tuple[RayletReport, ...] = ()
     log_tails: tuple[LogTail, ...] = ()
     outlines: tuple[ProgramOutline, ...] = ()
+    recorder_dumps: tuple[RecorderDump, ...] = ()
     cannot_ask: str | None = None
     unchanged: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_protocol import protocol
+from dstack.probes.node.wire import DumpRequest
 from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.observations import MergedAnswers, Observations, awaited_refs, ends_elsewhere, has_children
@@ -46,6 +47,10 @@ ENDED_TIMEOUT_S = 5.0
 """Twice the time that two requests take the dashboard head with as many tasks as it keeps; the GCS takes a third."""
 LISTED_OBJECTS, PLACED_OBJECTS = 100, 20
 """How many of the largest values in the object store are listed, and of how many of an owner it is asked where."""
+DUMPS_KEPT_S = 3600.0
+"""How long after a job has ended its dumps of flight recorders are read."""
+WORKER_DIED = "WORKER_DIED"
+"""Ray's reason of an actor's death where its process ended by itself; seen on Ray 2.46 and 2.60."""
 MAX_TCP_ENDS = 1_000
 """The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100
@@ -101,6 +106,8 @@ class ClusterProbe:
             finished_spans=is_history_wanted,
             logs_of_nodes=reads_all_logs,
             outlines=_drivers(self._inventory) if is_history_wanted else {},
+            dumps=_dumps(self._inventory),
+            dumps_of=tuple(islice(_nodes_of_dead_actors(self._inventory), MAX_SETUP_NODES)),
         )
         logs_of = self._inventory.workers if reads_all_logs else ()
         self._sample(self._inventory, wanted, budget, extras, logs_of)
@@ -444,6 +451,21 @@ def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
         pending=None if reply.is_cut else reply.task_states,
         counters=reply.counters,
     )
+
+
+def _dumps(inventory: Inventory) -> DumpRequest | None:
+    """The dumps of flight recorders since the first of the jobs began that run, or ended a short time ago."""
+    recently = time.time() - DUMPS_KEPT_S
+    jobs = (one for one in inventory.jobs if not one.is_dead or (one.ended_at or 0.0) > recently)
+    since = min((one.started_at for one in jobs if one.started_at), default=None)
+    return {"since": since, "prefixes": sorted(inventory.dump_prefixes)} if since else None
+
+
+def _nodes_of_dead_actors(inventory: Inventory) -> dict[str, None]:
+    """The live nodes on which processes of actors have died a short time ago: no worker may be left there."""
+    alive, recently = {one.node_id for one in inventory.nodes if one.alive}, time.time() - DUMPS_KEPT_S
+    dead = (one for one in inventory.actors if one.death_reason == WORKER_DIED and (one.ended_at or 0.0) > recently)
+    return dict.fromkeys(one.node_id for one in dead if one.node_id in alive)
 
 
 def _drivers(inventory: Inventory) -> dict[str, str]:

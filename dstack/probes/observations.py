@@ -33,6 +33,7 @@ from dstack.model.snapshot import (
     producer_task_id,
 )
 from dstack.observed.calls import Call
+from dstack.observed.ledgers import Collective, RecorderDump
 from dstack.observed.node import (
     CoreWorkerReply,
     EnvironmentSetup,
@@ -45,7 +46,7 @@ from dstack.observed.node import (
     StartingWorker,
 )
 from dstack.observed.outlines import ProgramOutline
-from dstack.observed.processes import Coroutine, Frame, Process, Thread
+from dstack.observed.processes import Coroutine, EndedTask, Frame, Process, Thread
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.answers import MalformedAnswer
@@ -120,6 +121,7 @@ class Assembly:
             placed = [*processes.values(), *(worker.process for worker in answer.starting)]
             for process in placed:
                 placing.place(process)
+            placing.place_dumps()
             _require_bounded(placed, self._stacks.items)
         except (LookupError, ValueError) as error:
             raise MalformedAnswer from error
@@ -152,7 +154,17 @@ class _Placing:
             raise ValueError("children of a child process")
         if not all(one.has_sound_ledgers for one in process.family):
             raise ValueError("a ledger of no group, or with no such collective")
-        for execution in process.with_stacks():
+        self._place_all(process.with_stacks())
+
+    def place_dumps(self) -> None:
+        """The same for the dumps of flight recorders."""
+        if not all(one.has_sound_ledgers for one in self._answer.recorder_dumps):
+            raise ValueError("a ledger of no group, or with no such collective")
+        for dump in self._answer.recorder_dumps:
+            self._place_all(dump.collectives)
+
+    def _place_all(self, those: Iterable[Thread | Coroutine | EndedTask | Collective]) -> None:
+        for execution in those:
             # In place: nothing else has these values yet, and copies of 100,000 threads would take 0.3 s.
             object.__setattr__(execution, "stack", self._stack(execution.stack))
 
@@ -209,6 +221,7 @@ class Observations:
     raylets: dict[str, RayletReport] = field(default_factory=dict)
     log_tails: dict[tuple[str, int | None, str], LogTail] = field(default_factory=dict)
     outlines: dict[str, ProgramOutline] = field(default_factory=dict)
+    recorder_dumps: list[RecorderDump] = field(default_factory=list)
     ended_tasks: Future[EndedTasks] | None = None
     starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
@@ -239,6 +252,12 @@ class Observations:
         """Adds the logs that a node's probe has read, in place of those that it has read before."""
         for tail in reading.answer.log_tails:
             self.log_tails[tail.node_id or tail.worker_id or "", tail.pid, tail.path] = tail
+
+    def add_recorder_dumps(self, reading: Reading) -> None:
+        """Adds the dumps of flight recorders that a node's probe has read."""
+        self.recorder_dumps += (
+            dataclasses.replace(one, node_id=reading.nodes[0]) for one in reading.answer.recorder_dumps
+        )
 
     def add_tcp_ends(self, reading: Reading) -> None:
         """Adds the holders of TCP sockets that a node's probe has found."""
@@ -314,6 +333,7 @@ class Observations:
             raylet_reports=tuple(self.raylets.values()),
             log_tails=tuple(self.log_tails.values()),
             outlines=tuple(one for one in self.outlines.values() if not liveness.is_own_job(one.job_id)),
+            recorder_dumps=tuple(self.recorder_dumps),
             stored=self.stored,
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *filter(None, [lack])], inventory.workers),
@@ -422,6 +442,7 @@ class MergedAnswers:
         self._observed.add_setups(answer)
         self._observed.add_tcp_ends(reading)
         self._observed.add_log_tails(reading)
+        self._observed.add_recorder_dumps(reading)
         self._observed.outlines.update((one.job_id, one) for one in answer.outlines)
         self._observed.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
         self.replies.update(replies)

@@ -20,6 +20,7 @@ from dstack.analysis.views.distributed_stack import group_similar
 from dstack.files.document_file import to_json
 from dstack.model.diagnosis import (
     Cure,
+    DumpedRanks,
     FailedBefore,
     Finding,
     GroupWait,
@@ -69,6 +70,7 @@ class _DocumentBuilder:
             "job": diagnosis.job,
             "findings": [self._finding(finding) for finding in diagnosis.findings],
             "failed_before": [_failed_before(failed) for failed in diagnosis.failed_before],
+            "dumped": _dumped(diagnosis.dumped),
             "explanation": [_sentence(step) for step in (*diagnosis.remarks, *diagnosis.explanation)],
             "idle": [{"name": one.name, "count": one.count} for one in diagnosis.idle],
             "last_progress": diagnosis.progress.last_ended_at if diagnosis.progress else None,
@@ -263,6 +265,14 @@ def _gap(gap: Unobserved) -> check_schema.DocumentGap:
 
 def _difference(value: RankDifference | None) -> check_schema.DocumentDifference | None:
     return _fields_of(value, check_schema.DocumentDifference) if value else None
+
+
+def _dumped(value: DumpedRanks | None) -> check_schema.DocumentDumped | None:
+    if value is None:
+        return None
+    return msgspec.convert(
+        {**msgspec.structs.asdict(value), "difference": _difference(value.difference)}, check_schema.DocumentDumped
+    )
 
 
 def _failed_before(failed: FailedBefore) -> check_schema.DocumentFailedBefore:

@@ -235,6 +235,19 @@ class DocumentDifference(TypedDict):
     text: Annotated[str, Meta(description="One sentence; the wording may change")]
 
 
+class DocumentDumped(TypedDict):
+    """What torch dumped of the flight recorders of some ranks, as its watchdog does before it ends their processes."""
+
+    written_at: Annotated[float, Meta(description="Unix time of the last of the files")]
+    ranks: list[int]
+    missing: Annotated[list[int], Meta(description="Ranks without a dump, if the dumps state how many there are")]
+    jobs: Annotated[list[str], Meta(description="Ids of the jobs that ran when the files were written")]
+    is_of_ray: Annotated[bool, Meta(description="Workers of Ray wrote them; otherwise that is unknown")]
+    difference: Annotated[DocumentDifference | None, Meta(description="None if the records do not differ")]
+    unreadable: Annotated[list[str], Meta(description="Files with such a name that are no such dump")]
+    text: Annotated[str, Meta(description="One sentence; the wording may change")]
+
+
 class DocumentFinding(TypedDict):
     """One finding."""
 
@@ -377,6 +390,7 @@ class Document(TypedDict):
     job: Annotated[str | None, Meta(description="Value of --job")]
     findings: Annotated[list[DocumentFinding], Meta(description="Worst first")]
     failed_before: Annotated[list[DocumentFailedBefore], Meta(description="Failures, where there is no finding")]
+    dumped: Annotated[DocumentDumped | None, Meta(description="What torch dumped of its flight recorders, if it did")]
     explanation: Annotated[list[str], Meta(description="What sleeps or polls, where there is no finding")]
     idle: Annotated[list[DocumentIdle], Meta(description="What executes nothing, where there is no finding")]
     last_progress: Annotated[float | None, Meta(description="Unix time at which the last task of all jobs ended")]

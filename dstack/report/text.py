@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
+from dstack.analysis.findings.recorder_dumps import step as step_of_dumps
 from dstack.analysis.index.shown_frames import innermost_shown
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
@@ -73,6 +74,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
         return
     head = [*_headline(console, diagnosis), *_status_lines(console, analysed)]
     print_lines(console, head)
+    _print_dumped(console, diagnosis)
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN]
     for number, finding in enumerate(shown, 1):
@@ -94,6 +96,7 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
     diagnosis = analysed.diagnosis
     print_lines(console, _headline(console, diagnosis))
     print_rows(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
+    _print_dumped(console, diagnosis)
     for step in (*diagnosis.remarks, *map(step_of_failure, diagnosis.failed_before)):
         print_rows(console, remark_rows(step))
     for finding in diagnosis.findings[:1]:
@@ -137,6 +140,11 @@ def _status(diagnosis: Diagnosis) -> str:
     if len(diagnosis.findings) > 1:
         text += f" This is the first of {len(diagnosis.findings):,} findings."
     return text.strip()
+
+
+def _print_dumped(console: Console, diagnosis: Diagnosis) -> None:
+    if diagnosis.dumped:
+        print_rows(console, remark_rows(step_of_dumps(diagnosis.dumped)))
 
 
 def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:

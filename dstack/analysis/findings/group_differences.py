@@ -42,7 +42,7 @@ class _Made:
 
 
 class GroupDifferences:
-    """The difference of a finding that explains the others, and the words for it."""
+    """The difference of a finding that explains the others."""
 
     def __init__(self, index: SampleIndex, ranks: GroupRanks) -> None:
         self._index = index
@@ -58,7 +58,8 @@ class GroupDifferences:
         if not found:
             return None
         difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
-        return self._value(difference, group)
+        has_others = len({call.group for call in self._ranks.calls}) > 1
+        return DifferenceWords(self._ledgers).value(difference, group, has_others=has_others)
 
     def _of_order(self) -> RankDifference | None:
         """Members that number the groups that they make in another way than others: they make them in another order."""
@@ -144,7 +145,15 @@ class GroupDifferences:
             {vertex.worker_id or "" for one in others for vertex in one.inside}
         )
 
-    def _value(self, difference: Difference, group: ProcessGroup) -> RankDifference:
+
+class DifferenceWords:
+    """Makes values of differences, with the words for them."""
+
+    def __init__(self, ledgers: GroupLedgers) -> None:
+        self._ledgers = ledgers
+
+    def value(self, difference: Difference, group: ProcessGroup, *, has_others: bool) -> RankDifference:
+        """A difference in a group, which has a name where there are others."""
         theirs, own = self._place(difference.theirs), self._place(difference.own)
         return RankDifference(
             kind=difference.kind,
@@ -159,40 +168,38 @@ class GroupDifferences:
             line=theirs.line if theirs else None,
             own_file=own.file if own else None,
             own_line=own.line if own else None,
-            text="".join(self._in_words(difference, group)),
+            text="".join(self._in_words(difference, group, has_others=has_others)),
         )
 
     def _place(self, collective: Collective | None) -> Frame | None:
         return next(iter(self._ledgers.user_frames(collective)), None) if collective else None
 
-    # Words
-
-    def _in_words(self, one: Difference, group: ProcessGroup) -> Iterator[str]:
+    def _in_words(self, one: Difference, group: ProcessGroup, *, has_others: bool) -> Iterator[str]:
         """``rank 2 is 1 collective behind since number 5 (all_reduce at train.py:88)``."""
         of, number = names.process_group(group), f"number {one.number:,}"
-        within = f" in {of}" if len({call.group for call in self._ranks.calls}) > 1 else ""
+        within = f" in {of}" if has_others else ""
         is_one, shift = len(one.ranks) == 1, words.plural(abs(one.shift), "collective")
         yield f"{names.ranks(one.ranks)} "
         match one.kind:
             case "behind":
-                yield f"{'is' if is_one else 'are'} {shift} behind{within} since {number} ({self._call(one.theirs)})"
+                yield f"{'is' if is_one else 'are'} {shift} behind{within} since {number} ({self.call(one.theirs)})"
             case "ahead":
-                yield f"{'is' if is_one else 'are'} {shift} ahead{within} since {number} ({self._call(one.own)})"
+                yield f"{'is' if is_one else 'are'} {shift} ahead{within} since {number} ({self.call(one.own)})"
             case "left out":
-                yield f"left out {shift} of {of} from {number} on ({self._call(one.theirs)})"
+                yield f"left out {shift} of {of} from {number} on ({self.call(one.theirs)})"
             case "line":
-                yield f"{'is' if is_one else 'are'} at another line since {number} of {of}: {self._call(one.own)}, the "
-                yield f"others {self._call(one.theirs)}"
+                yield f"{'is' if is_one else 'are'} at another line since {number} of {of}: {self.call(one.own)}, the "
+                yield f"others {self.call(one.theirs)}"
             case "added":
-                yield f"added {shift} to {of} from {number} on ({self._call(one.own)})"
+                yield f"added {shift} to {of} from {number} on ({self.call(one.own)})"
             case _:
-                own = self._call(one.own, one.kind)
+                own = self.call(one.own, one.kind)
                 yield f"{'calls' if is_one else 'call'} {own} as {number} of {of}, the others "
-                yield f"{self._call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
+                yield f"{self.call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
         if not one.is_clear:
             yield OR_OTHERS
 
-    def _call(self, collective: Collective | None, kind: DifferenceKind = "behind") -> str:
+    def call(self, collective: Collective | None, kind: DifferenceKind = "behind") -> str:
         """``all_reduce at train.py:88``, or ``all_reduce of 4 x 8 float32 at train.py:88`` where these differ."""
         if collective is None:
             return "not recorded"

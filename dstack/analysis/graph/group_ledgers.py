@@ -8,7 +8,7 @@ number, or other sizes where these must be equal, are not in the same call.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -105,22 +105,19 @@ class LateRank:
 
 
 class GroupLedgers:
-    """The ledgers of torch's groups in one sample, by group and rank."""
+    """The ledgers of torch's groups by group and rank: of the processes of a sample, or those ``read`` elsewhere."""
 
-    def __init__(self, index: SampleIndex) -> None:
+    def __init__(self, index: SampleIndex, read: Iterable[MemberLedger] | None = None) -> None:
         self._index = index
+        self._read = _of_processes(index) if read is None else read
 
     @cached_property
     def _members(self) -> dict[GroupId, dict[int, MemberLedger]]:
         """One ledger for each member; none where two processes have the same rank."""
         found: dict[GroupId, dict[int, list[MemberLedger]]] = defaultdict(lambda: defaultdict(list))
-        for worker_id, worker in self._index.processes.items():
-            for process in worker.family:
-                for ledger in process.ledgers:
-                    group = process.process_groups[ledger.group]
-                    if group.library in (TORCH, RAY) and group.world and ledger.entered:
-                        own = MemberLedger(group, worker_id, ledger, process.collectives)
-                        found[group_id(group)][group.rank].append(own)
+        for own in self._read:
+            if own.ledger.entered:
+                found[group_id(own.group)][own.rank].append(own)
         return {
             group: {rank: several[0] for rank, several in ranks.items() if len(several) == 1}
             for group, ranks in found.items()
@@ -281,6 +278,15 @@ class GroupLedgers:
         snapshot = self._index.snapshot
         frames = [snapshot.frames[at] for at in snapshot.stacks[collective.stack]]
         return [one for one in frames if one.origin == "user"] or [one for one in frames if LIBRARY not in one.file]
+
+
+def _of_processes(index: SampleIndex) -> Iterator[MemberLedger]:
+    for worker_id, worker in index.processes.items():
+        for process in worker.family:
+            for ledger in process.ledgers:
+                group = process.process_groups[ledger.group]
+                if group.library in (TORCH, RAY) and group.world:
+                    yield MemberLedger(group, worker_id, ledger, process.collectives)
 
 
 _Line = tuple[str, tuple[tuple[str, int], ...]]

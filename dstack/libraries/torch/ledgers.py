@@ -6,8 +6,9 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from dstack.libraries.torch.backends import Backend
+from dstack.libraries.torch.backends import Backend, BackendName
 from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.recorder import FlightRecorder, Record, What
 from dstack.observed.ledgers import MAX_TIMES, Collective, GroupLedger
@@ -22,8 +23,32 @@ FULL_LOAD = 0x3F80_0000
 MAX_BACKENDS = 8
 
 
-_Kind = tuple[What, tuple[tuple[int, int], ...]]
+_Kind = tuple[What, tuple[tuple[Any, ...], ...]]
 """What equal records share: the call, and the frames that made it."""
+
+
+class DistinctRecords:
+    """The distinct collectives of a process, to which its ledgers refer."""
+
+    def __init__(self) -> None:
+        self.positions: dict[_Kind, int] = {}
+
+    def ledger(self, group: int, backend: BackendName, entered: int, records: Sequence[Record]) -> GroupLedger:
+        """The ledger of a group that has entered so many collectives, from the records of the last ones."""
+        own = _without_gaps(records)
+        return GroupLedger(
+            group=group,
+            backend=backend,
+            entered=entered,
+            recorded=own[-1].number if own else 0,
+            calls=tuple(self._position(one) for one in own),
+            open=tuple(one.number for one in own if not one.has_ended),
+            entered_at=own[-1].created if own else None,
+            ages_ms=tuple(max(0, round(1e3 * (own[-1].created - one.created))) for one in own[-MAX_TIMES:]),
+        )
+
+    def _position(self, record: Record) -> int:
+        return self.positions.setdefault((record.what, record.frames), len(self.positions))
 
 
 @dataclass(frozen=True)
@@ -42,7 +67,7 @@ class TorchLedgers:
         self._memory = process.memory
         self._groups = groups
         self._backends = backends
-        self._collectives: dict[_Kind, int] = {}
+        self._distinct = DistinctRecords()
 
     def read(self) -> Ledgers:
         """Those of all groups whose backend counts."""
@@ -52,7 +77,8 @@ class TorchLedgers:
             for backend, own in self._backends_of(cpp):
                 with contextlib.suppress(UnreadableMemory):
                     entered = backend.count(self._memory, own)
-                    found.append(self._ledger(position, backend, entered, records[backend.name].get(group.name, [])))
+                    own_records = records[backend.name].get(group.name, [])
+                    found.append(self._distinct.ledger(position, backend.name, entered, own_records))
         return Ledgers(tuple(found), tuple(self._with_stacks()))
 
     def _records(self, backend: Backend) -> dict[str, list[Record]]:
@@ -86,27 +112,11 @@ class TorchLedgers:
             node, _, address = self._memory.pointers(node, 3)
             yield address
 
-    def _ledger(self, group: int, backend: Backend, entered: int, records: Sequence[Record]) -> GroupLedger:
-        own = _without_gaps(records)
-        return GroupLedger(
-            group=group,
-            backend=backend.name,
-            entered=entered,
-            recorded=own[-1].number if own else 0,
-            calls=tuple(self._position(one) for one in own),
-            open=tuple(one.number for one in own if not one.has_ended),
-            entered_at=own[-1].created if own else None,
-            ages_ms=tuple(max(0, round(1e3 * (own[-1].created - one.created))) for one in own[-MAX_TIMES:]),
-        )
-
-    def _position(self, record: Record) -> int:
-        return self._collectives.setdefault((record.what, record.frames), len(self._collectives))
-
     def _with_stacks(self) -> Iterator[tuple[Collective, Sequence[CodePosition]]]:
         codes = self._process.frames.codes
-        stacks = [frames for _, frames in self._collectives]
+        stacks = [frames for _, frames in self._distinct.positions]
         codes.load({address for frames in stacks for address, _ in frames})
-        for what, frames in self._collectives:
+        for what, frames in self._distinct.positions:
             known = ((codes.get(address), instruction) for address, instruction in frames)
             positions = [codes.position(code, instruction) for code, instruction in known if code is not None]
             yield Collective(operation=what.operation, sizes=what.sizes, types=what.types), positions

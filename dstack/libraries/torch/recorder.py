@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dstack.observed.ledgers import MAX_RECORDED
 from dstack.probes.node.cpython.code_objects import StructFields
@@ -49,12 +49,12 @@ SCALAR_TYPES = (
 
 
 class Record(NamedTuple):
-    """One entry; ``frames`` are addresses of code objects with their instructions, leaf first."""
+    """One entry; ``frames`` are leaf first: addresses of code objects with their instructions, or what a file has."""
 
     group: str
     number: int
     what: What
-    frames: tuple[tuple[int, int], ...]
+    frames: tuple[tuple[Any, ...], ...]
     created: float
     has_ended: bool
 

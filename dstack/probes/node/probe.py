@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from dstack.observed.ledgers import RecorderDump
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
@@ -34,11 +35,12 @@ from dstack.probes.node.procfs.raylets import (
     unlisted_workers,
 )
 from dstack.probes.node.pyspy import PySpy, find_pyspy
+from dstack.probes.node.recorder_dumps import RecorderDumps
 from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, ProcessReading, TargetProcess
-from dstack.probes.node.wire import LogRequest, NodeRequest, ReadTarget, RecordOptions, SampleOptions
+from dstack.probes.node.wire import DumpRequest, LogRequest, NodeRequest, ReadTarget, RecordOptions, SampleOptions
 
 NO_OUTLINES: Mapping[str, str] = {}
 PAUSED_AT_ONCE = 2
@@ -89,6 +91,7 @@ class NodeProbe:
         self._verified: dict[int, tuple[Birth, int]] = {}
         self._files = SourceFiles()
         self._outlines = DriverOutlines()
+        self._dumps = RecorderDumps()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
         self._last_round: dict[str, list[ProcessReading]] = {}
@@ -125,7 +128,12 @@ class NodeProbe:
         others = _others(request) if options.get("starting") else None
         if targets or options.get("setups_of") or options.get("tcp_ends") or others:
             answer = self.sample(
-                targets, options, others, logs=request.get("logs"), outlines=request.get("outlines", {})
+                targets,
+                options,
+                others,
+                logs=request.get("logs"),
+                outlines=request.get("outlines", {}),
+                dumps=request.get("dumps"),
             )
         else:
             answer = NodeAnswer(clock=(time.time(), time.time()))
@@ -159,10 +167,12 @@ class NodeProbe:
         note: Callable[[TargetProcess], None] = lambda _: None,
         logs: LogRequest | None = None,
         outlines: Mapping[str, str] = NO_OUTLINES,
+        dumps: DumpRequest | None = None,
     ) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting, perhaps with ``logs``.
 
-        ``note`` gets each target. ``outlines`` are the jobs of drivers whose programs are read, by worker id.
+        ``note`` gets each target. ``outlines`` are the jobs of drivers whose programs are read, by worker id. ``dumps``
+        of flight recorders are read if they are asked for.
         """
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
@@ -186,7 +196,12 @@ class NodeProbe:
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
         ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
         unchanged = self._unchanged(processes, options["kept"]) if "kept" in options else ()
-        answer = self._answer(processes, unchanged, starting, began_at, deadline)
+
+        def dumped(table: StackTable) -> Iterator[RecorderDump]:
+            users = [*(process.pid for process in identified), *(pid for _, pid in of_nodes)]
+            return self._dumps.read(users, dumps, table, deadline) if dumps else iter(())
+
+        answer = self._answer(processes, unchanged, starting, began_at, deadline, dumped)
         reports = tuple(raylet_reports(of_nodes, families.started))
         programs = tuple(self._outlines.of_drivers(self._drivers(identified, outlines)))
         answer = replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=reports, outlines=programs)
@@ -297,6 +312,7 @@ class NodeProbe:
         starting: Sequence[tuple[WorkerProcess, TargetProcess]],
         began_at: float,
         deadline: float,
+        dumped: Callable[[StackTable], Iterator[RecorderDump]],
     ) -> NodeAnswer:
         table = StackTable(self._reader.origins, self._files)
         host = self._figures.end(deadline)
@@ -310,6 +326,7 @@ class NodeProbe:
             if process.figures and process.worker_id not in unchanged:
                 found[process.worker_id] = values.process(process)
         of_starting, denied = _starting_workers(values, starting)
+        of_files = tuple(dumped(table))
         return NodeAnswer(
             frames=tuple(table.frames),
             stacks=tuple(table.stacks),
@@ -320,6 +337,7 @@ class NodeProbe:
             starting=tuple(of_starting),
             clock=(began_at, time.time()),
             unchanged=tuple(unchanged),
+            recorder_dumps=of_files,
         )
 
 

@@ -120,6 +120,14 @@ class LogRequest(TypedDict):
     of_nodes: bool
 
 
+@final
+class DumpRequest(TypedDict):
+    """Dumps of flight recorders since a time of the head's clock, also with ``prefixes`` that no process may show."""
+
+    since: float
+    prefixes: list[str]
+
+
 class _NodeRequest(TypedDict):
     """One sample of a node: the core workers to ask, and the processes to read meanwhile.
 
@@ -140,6 +148,7 @@ class NodeRequest(_NodeRequest, total=False):
 
     logs: LogRequest
     outlines: dict[str, str]
+    dumps: DumpRequest
 
 
 class RecordOptions(TypedDict):

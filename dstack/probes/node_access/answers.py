@@ -104,6 +104,7 @@ class NodeParts(_NodeParts, total=False):
 
     logs: wire.LogRequest
     outlines: dict[str, str]
+    dumps: wire.DumpRequest
 
 
 class SampleRequest(NamedTuple):

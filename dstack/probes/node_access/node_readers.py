@@ -132,7 +132,8 @@ class Extras:
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
     being installed, and on all nodes the holders of ``tcp_ends``. ``logs_of_nodes`` reads the
     ends of the logs of raylets and agents, ``finished_spans`` the spans of ``dstack.span`` that have ended.
-    ``outlines`` are the drivers whose programs are read, by worker id, with their jobs.
+    ``outlines`` are the drivers whose programs are read, by worker id, with their jobs. ``dumps`` are those of flight
+    recorders, also on the nodes ``dumps_of``.
     ``kept`` and ``owners`` are those of a round of a profile, see :class:`dstack.probes.node.wire.SampleOptions`.
     """
 
@@ -144,6 +145,8 @@ class Extras:
     tcp_ends: Sequence[str] = ()
     logs_of_nodes: bool = False
     outlines: Mapping[str, str] = field(default_factory=dict)
+    dumps: wire.DumpRequest | None = None
+    dumps_of: Sequence[str] = ()
     kept: Sequence[str] | None = None
     owners: Sequence[str] = ()
 
@@ -211,7 +214,11 @@ class NodeReaders:
         Nodes that were given up are left out. ``receive`` is called from several threads, but from one at a time.
         """
         given_up = self._liveness.given_up
-        by_node = {node: its for node, its in wanted.by_node(extras.setups_of).items() if node not in given_up}
+        by_node = {
+            node: its
+            for node, its in wanted.by_node((*extras.setups_of, *extras.dumps_of)).items()
+            if node not in given_up
+        }
         here = nodes_here(inventory) - self._liveness.elsewhere  # probably
         local_nodes = {node: by_node.pop(node) for node in list(by_node) if node in here}
         remote = begin(lambda: self._read_remote(by_node, how, inventory, budget, extras, receive))
@@ -318,6 +325,8 @@ class NodeReaders:
         read = {one.worker_id for one in wanted.to_read}
         if outlines := {id: job for id, job in extras.outlines.items() if id in read}:
             parts["outlines"] = outlines
+        if extras.dumps is not None:
+            parts["dumps"] = extras.dumps
         return parts
 
     def _wire_options(self, budget: Budget, extras: Extras) -> wire.SampleOptions:

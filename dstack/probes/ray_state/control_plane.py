@@ -5,6 +5,7 @@ Asked by gRPC, so neither the dashboard nor a driver is needed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from dstack.probes.connection.hosts import canonical
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import KV, CallFailure, Request, Service, UnaryCall, call_all, gcs_service
 from dstack.probes.node.ray_messages import REMEDY, name_of
+from dstack.probes.node.recorder_dumps import PREFIXES
 from dstack.probes.node.redaction import masked_command
 from dstack.probes.ray_state.autoscaler import AUTOSCALER_REQUESTS, active_autoscaler, autoscaler_state
 
@@ -52,6 +54,7 @@ class Inventory:
     ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
     that died as alive for ever (seen on Ray 2.60). ``gone_workers`` are all others
     that it lists, by id. ``oldest_job_at`` is when the first of the live jobs began, by the clock of the head.
+    ``dump_prefixes`` are what runtime environments say of the files into which torch dumps flight recorders.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -69,6 +72,7 @@ class Inventory:
     autoscaler_state: AutoscalerState | None = None
     is_of_one_driver: bool = False
     oldest_job_at: float | None = None
+    dump_prefixes: frozenset[str] = frozenset()
     failures: tuple[Failure, ...] = ()
 
     def is_unlisted(self, worker: StartingWorker) -> bool:
@@ -128,6 +132,10 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         autoscaler_state=autoscaler_state(*of_autoscaler) if autoscaler else None,
         is_of_one_driver=is_own,
         oldest_job_at=_oldest(row for row in _rows(answers["jobs"], "job_info_list") if row.job_id.hex() not in own),
+        dump_prefixes=_dump_prefixes(
+            *(row.serialized_runtime_env for row in _rows(answers["actors"], "actor_table_data")),
+            *(row.config.runtime_env_info.serialized_runtime_env for row in _rows(answers["jobs"], "job_info_list")),
+        ),
         failures=tuple(
             Failure(
                 stage="control plane",
@@ -263,7 +271,19 @@ def _job(row: Any) -> Job:
         driver_pid=row.driver_pid,
         is_dead=row.is_dead,
         submission_id=dict(row.config.metadata).get("job_submission_id"),
+        started_at=_seconds(row.start_time),
+        ended_at=_seconds(row.end_time),
     )
+
+
+def _dump_prefixes(*environments: str) -> frozenset[str]:
+    """Where the variables of runtime environments say that torch dumps flight recorders."""
+    found: set[str] = set()
+    for text in {one for one in environments if any(name in one for name in PREFIXES)}:
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            variables = json.loads(text)["env_vars"]
+            found.update(variables[name] for name in PREFIXES if variables.get(name, "").startswith("/"))
+    return frozenset(found)
 
 
 def _oldest(jobs: Iterable[Any]) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.findings.failures import step as step_of_failure
+from dstack.analysis.findings.recorder_dumps import step as step_of_dumps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Entry, Finding, Step
 from dstack.model.profile import Profile
@@ -60,7 +61,8 @@ class Drawn:
 def section(data: ReportData) -> Section | None:
     """The findings, or what rests and failed beside waits that are in none; None if there is nothing to say."""
     diagnosis = data.analysed.diagnosis
-    beside = (*diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
+    dumped = [step_of_dumps(diagnosis.dumped)] if diagnosis.dumped else []
+    beside = (*dumped, *diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
     if not diagnosis.findings and not beside and not data.analysed.starving:
         return None
     drawn = [_drawn(data.analysed, finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from dstack.analysis.findings.failures import step as step_of_failure
+from dstack.analysis.findings.recorder_dumps import step as step_of_dumps
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
@@ -92,6 +93,8 @@ class VerdictView(OutlineView):
 def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None) -> Iterator[Line]:
     """The findings, and those that are gone; without any, what rests or failed; then what could not be read."""
     diagnosis = analysed.diagnosis
+    if diagnosis.dumped:
+        yield from _lines(analysed, "dumped", None, _remarks([step_of_dumps(diagnosis.dumped)]))
     if not diagnosis.findings:
         yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hanging_indent=0)
         yield from _lines(analysed, "rests", None, _remarks(diagnosis.explanation))

@@ -12,8 +12,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from dstack.model.snapshot import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
-from dstack.observed.calls import NEEDS, Holder, Need
-from dstack.observed.ledgers import GroupLedger
+from dstack.observed.calls import NEEDS, Holder, Need, ProcessGroup
+from dstack.observed.ledgers import Collective, GroupLedger, RecorderDump
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -88,7 +88,16 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
             ended_tasks=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.ended_tasks),
             children=tuple(map(process, it.children)),
             collectives=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.collectives),
-            ledgers=tuple(_with_valid_positions(one, it) for one in it.ledgers if it.process_groups),
+            ledgers=tuple(
+                _with_valid_positions(one, it.process_groups, it.collectives) for one in it.ledgers if it.process_groups
+            ),
+        )
+
+    def dump(it: RecorderDump) -> RecorderDump:
+        return dataclasses.replace(
+            it,
+            collectives=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.collectives),
+            ledgers=tuple(_with_valid_positions(one, it.groups, it.collectives) for one in it.ledgers if it.groups),
         )
 
     def worker(it: WorkerSample) -> WorkerSample:
@@ -104,12 +113,15 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
         frames=frames,
         stacks=stacks,
         samples=tuple(map(sample, snapshot.samples)),
+        recorder_dumps=tuple(map(dump, snapshot.recorder_dumps)),
     )
 
 
-def _with_valid_positions(ledger: GroupLedger, process: Process) -> GroupLedger:
-    calls = tuple(call % len(process.collectives) for call in ledger.calls if process.collectives)
-    group, recorded = ledger.group % len(process.process_groups), max(ledger.recorded, len(calls))
+def _with_valid_positions(
+    ledger: GroupLedger, groups: Sequence[ProcessGroup], collectives: Sequence[Collective]
+) -> GroupLedger:
+    calls = tuple(call % len(collectives) for call in ledger.calls if collectives)
+    group, recorded = ledger.group % len(groups), max(ledger.recorded, len(calls))
     return dataclasses.replace(ledger, group=group, calls=calls, recorded=recorded)
 
 

@@ -304,9 +304,13 @@ def ray_options(pid: int) -> list[str]:
 
 def variable(pid: int, name: str) -> str:
     """The value that an environment variable had when a process started, empty for none."""
-    prefix = f"{name}="
-    found = (entry for entry in _read(f"/proc/{pid}/environ").split("\0") if entry.startswith(prefix))
-    return next(found, prefix)[len(prefix) :]
+    return variables(pid, (name,)).get(name, "")
+
+
+def variables(pid: int, names: Collection[str]) -> dict[str, str]:
+    """The same of several, without those that it did not have."""
+    pairs = (entry.partition("=") for entry in reversed(_read(f"/proc/{pid}/environ").split("\0")))
+    return {name: value for name, _, value in pairs if name in names}
 
 
 def is_in_first_pid_namespace() -> bool:

@@ -28,7 +28,7 @@ class StackTable:
     def __init__(self, origins: Origins, files: SourceFiles | None) -> None:
         self._origins = origins
         self._files = files
-        self._positions: dict[tuple[CodePosition, str], int] = {}
+        self._positions: dict[tuple[CodePosition, str | None], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self.frames: list[Frame] = []
@@ -39,8 +39,8 @@ class StackTable:
         """The index of the stack of these frames, leaf first. Of a very deep one, both ends are kept."""
         return self.add_positions([frame.position for frame in frames], cwd)
 
-    def add_positions(self, positions: list[CodePosition], cwd: str) -> int:
-        """As :meth:`add`."""
+    def add_positions(self, positions: list[CodePosition], cwd: str | None) -> int:
+        """As :meth:`add`. Without a directory, as of positions that a file states, no source is read for new frames."""
         if (left_out := len(positions) - 2 * ENDS) > 0:
             positions[ENDS:-ENDS] = [CodePosition("", "", f"({left_out} frames left out)", 0)]
         stack = tuple(self._frame(position, cwd) for position in positions)
@@ -49,22 +49,22 @@ class StackTable:
             self.stacks.append(stack)
         return index
 
-    def _frame(self, position: CodePosition, cwd: str) -> int:
+    def _frame(self, position: CodePosition, cwd: str | None) -> int:
         index = self._positions.get((position, cwd))
         if index is None:
             index = self._positions[position, cwd] = self._new_frame(position, cwd)
         return index
 
-    def _new_frame(self, position: CodePosition, cwd: str) -> int:
+    def _new_frame(self, position: CodePosition, cwd: str | None) -> int:
         _, file, _ = key = (position.qualified, position.module or position.file, position.line)
         if key not in self._frames:
             self._frames[key] = len(self.frames)
             self.frames.append(self._frame_of(position, file, cwd))
         return self._frames[key]
 
-    def _frame_of(self, position: CodePosition, file: str, cwd: str) -> Frame:
+    def _frame_of(self, position: CodePosition, file: str, cwd: str | None) -> Frame:
         origin, line = self._origins.of_position(position), position.line
-        source = self._files.file(os.path.join(cwd, file)) if self._files else None
+        source = self._files.file(os.path.join(cwd, file)) if self._files and cwd is not None else None
         loop = source.loop_at(line) if source and not position.module else NOTHING
         following = source.next_at(line) if source and origin == "user" else Next()
         if source and origin == "user":
