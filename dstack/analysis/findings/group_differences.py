@@ -36,7 +36,7 @@ class _Made:
         return cls(group_wait(vertex).call.group, vertex)
 
     @property
-    def what(self) -> object:
+    def what(self) -> tuple[tuple[int, ...], str]:
         """What is the same for all members, unlike its number."""
         return self.group.ranks, self.group.description
 
@@ -68,18 +68,14 @@ class GroupDifferences:
         if not making or not all(one.group.name.isdecimal() for one in making):
             return None
         made = {(one.group.rank, one.group.name): one for one in (*self._made(making[0].group), *making)}.values()
-        numbers = words.grouped((one.what, one.group.name) for one in made)
-        whats = words.grouped((one.group.name, one.what) for one in made)
-        against: Counter[int] = Counter()
-        for one in made:
-            alike, same_number = numbers[one.what], whats[one.group.name]
-            others = len(alike) - alike.count(one.group.name) + len(same_number) - same_number.count(one.what)
-            against[one.group.rank] += others
-        (rank, most), *rest = against.most_common()
+        against, by_rank = _disagreements(made), Counter[int]()
+        for one, count in against:
+            by_rank[one.group.rank] += count
+        (rank, most), *rest = by_rank.most_common()
         if not most:
             return None
-        ours = sorted((one for one in made if one.group.rank == rank), key=lambda one: -len({*numbers[one.what]}))
-        return self._order_value(ours[0], made, is_clear=not rest or rest[0][1] < most)
+        own = max((count, at) for at, (one, count) in enumerate(against) if one.group.rank == rank)[1]
+        return self._order_value(against[own][0], made, is_clear=not rest or rest[0][1] < most)
 
     def _made(self, group: ProcessGroup) -> Iterator[_Made]:
         """The groups that all members of its world have made, but for the default one."""
@@ -206,6 +202,25 @@ class DifferenceWords:
         place = self._place(collective)
         at = f" at {words.base_name(place.file)}:{place.line}" if place else ""
         return f"{collective.operation}{_inputs(collective) if kind in ('sizes', 'types') else ''}{at}"
+
+
+def _disagreements(made: Collection[_Made]) -> list[tuple[_Made, int]]:
+    """With each group how many members have made it under other numbers alone, or another one under its number."""
+    numbers = words.grouped(((one.what, one.group.rank), one.group.name) for one in made)
+    variants = {what: Counter[frozenset[str]]() for what, _ in numbers}
+    for (what, _), several in numbers.items():
+        variants[what][frozenset(several)] += 1
+    whats = {
+        number: Counter(several)
+        for number, several in words.grouped((one.group.name, one.what) for one in made).items()
+    }
+    found = []
+    for one in made:
+        own = frozenset(numbers[one.what, one.group.rank])
+        others = sum(count for variant, count in variants[one.what].items() if own.isdisjoint(variant))
+        under_number = whats[one.group.name]
+        found.append((one, others + under_number.total() - under_number[one.what]))
+    return found
 
 
 def group_remarks(index: SampleIndex, job: str | None) -> Iterator[Step]:

@@ -93,3 +93,14 @@ def test_a_collective_that_no_known_call_waits_for_is_a_remark() -> None:
         "Number 4 of group default_pg has not ended, in no wait that dstack knows: rank 2 differs from the others "
         "since number 5"
     ]
+
+
+def test_groups_of_the_same_ranks_may_be_made_again() -> None:
+    """All members have made two such groups, and some make a third one."""
+    it = gang(3)
+    for rank, process in enumerate(it.ranks):
+        process.is_member(*(subgroup(rank, number, (0, 1, 2), "undefined") for number in ("1", "2")))
+    it.ranks[0].collects("new_group", subgroup(0, "3", (0, 1, 2), "undefined"))
+    it.collect((1, 2))
+
+    assert it.diagnose().findings[0].difference is None
