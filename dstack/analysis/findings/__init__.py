@@ -170,6 +170,7 @@ def _explanation(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
     draft = facts.draft
     yield from KINDS[draft.kind].steps(facts, narrator)
+    yield from facts.differences.counts()
     yield from room_steps(facts)
     yield from map(step_of_failure, facts.failed_before)
     yield from memory_kills(facts)

@@ -114,11 +114,15 @@ class FindingFacts:
         return GroupRanks(self.draft)
 
     @cached_property
+    def differences(self) -> GroupDifferences:
+        """The ledgers of the process groups, compared."""
+        return GroupDifferences(self.reduced.index, self.ranks)
+
+    @cached_property
     def difference(self) -> RankDifference | None:
         """How ranks of the process groups first differ in their collectives; not in ones that have just begun."""
-        differences = GroupDifferences(self.reduced.index, self.ranks)
-        is_shown = bool(self.ranks.calls) and (not self.draft.is_open or differences.is_overdue())
-        return differences.first() if is_shown else None
+        is_shown = bool(self.ranks.calls) and (not self.draft.is_open or self.differences.is_overdue())
+        return self.differences.first() if is_shown else None
 
     def others(self, described: Iterable[Key] = ()) -> list[Vertex]:
         """The members outside of the cycle and of calls on groups that are not ``described`` elsewhere."""

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.findings.group_ranks import GroupRanks, group_wait
-from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank, arrivals_of
+from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank, MemberLedger, arrivals_of
 from dstack.analysis.graph.group_members import GroupId, calls_of, group_id
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -19,7 +19,7 @@ from dstack.observed.calls import ProcessGroup
 from dstack.observed.ledgers import Collective
 from dstack.observed.processes import Frame
 
-SHOWN_SIZES = 3
+SHOWN_SIZES, SHOWN_COUNTS = 3, 8
 NEW_GROUP = "new_group"
 OR_OTHERS = ", or as many other ranks are wrong"
 
@@ -129,6 +129,19 @@ class GroupDifferences:
         """The workers of members that are in a call of a group."""
         return {vertex.worker_id for one in self._ranks.calls for vertex in one.inside}
 
+    def counts(self) -> Iterator[Step]:
+        """What the ranks of each group of the calls have entered, those with the same count and last call together."""
+        shown = DifferenceWords(self._ledgers)
+        for key, group in {one.group: one.call.group for one in self._ranks.calls}.items():
+            members = self._ledgers.members(key)
+            alike = words.grouped((shown.last(one), rank) for rank, one in members.items())
+            texts = [f"{names.ranks(ranks)} {last}" for last, ranks in alike.items()]
+            if texts:
+                backend = next(iter(members.values())).ledger.backend
+                counted = f"Collectives of {names.process_group(group)} on {backend}"
+                more = f"; and {len(texts) - SHOWN_COUNTS} more" if len(texts) > SHOWN_COUNTS else ""
+                yield Step(text=f"{counted}: {'; '.join(texts[:SHOWN_COUNTS])}{more}")
+
     def is_overdue(self) -> bool:
         """Whether a collective of these groups takes longer than those before."""
         return any(self._ledgers.is_overdue(one.group) for one in self._ranks.calls)
@@ -194,6 +207,13 @@ class DifferenceWords:
                 yield f"{self.call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
         if not one.is_clear:
             yield OR_OTHERS
+
+    def last(self, member: MemberLedger) -> str:
+        """``entered 5, the last is barrier at train.py:88 at 03:12:05``."""
+        ledger, at = member.ledger, member.ledger.entered_at
+        record = member.record(ledger.recorded)
+        call = f", the last is {self.call(record, 'sizes')}" if record else ""
+        return f"entered {ledger.entered:,}{call}{f' at {words.time_of_day(at)}' if call and at else ''}"
 
     def call(self, collective: Collective | None, kind: DifferenceKind = "behind") -> str:
         """``all_reduce at train.py:88``, or ``all_reduce of 4 x 8 float32 at train.py:88`` where these differ."""

@@ -390,3 +390,6 @@ def test_a_finding_begins_with_the_rank_that_differs() -> None:
     assert finding.difference is not None
     assert (finding.difference.kind, finding.difference.ranks, finding.difference.number) == ("behind", (3,), 5)
     assert finding.summary.startswith("rank 3 is 1 collective behind since number 5 (all_reduce at app.py:10): ")
+    counts = next(step.text for step in finding.explanation if step.text.startswith("Collectives of"))
+    last = "the last is all_reduce at app.py:10"
+    assert counts == f"Collectives of group default_pg on gloo: ranks 0-2 entered 5, {last}; rank 3 entered 4, {last}"
