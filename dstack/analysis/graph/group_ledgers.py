@@ -39,8 +39,6 @@ OVERDUE, OVERDUE_S = 3.0, 1.0
 """A collective is overdue after so many times the usual time between two, and so much longer."""
 FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """How the operations begin that end for a member only after all members have entered them."""
-
-
 LIBRARY = "/torch/"
 """The folder of torch in the paths of its files."""
 
@@ -113,11 +111,16 @@ class GroupLedgers:
 
     @cached_property
     def _members(self) -> dict[GroupId, dict[int, MemberLedger]]:
-        """One ledger for each member; none where two processes have the same rank."""
+        """One ledger for each member; none where two processes have the same rank.
+
+        A group has several backends, of which most use one.
+        """
+        read = [(group_id(own.group), own) for own in self._read]
+        used = {(group, own.ledger.backend) for group, own in read if own.ledger.entered}
         found: dict[GroupId, dict[int, list[MemberLedger]]] = defaultdict(lambda: defaultdict(list))
-        for own in self._read:
-            if own.ledger.entered:
-                found[group_id(own.group)][own.rank].append(own)
+        for group, own in read:
+            if (group, own.ledger.backend) in used:
+                found[group][own.rank].append(own)
         return {
             group: {rank: several[0] for rank, several in ranks.items() if len(several) == 1}
             for group, ranks in found.items()
@@ -140,7 +143,7 @@ class GroupLedgers:
             return None
         if call.operation in UNNAMED:
             return min(own.ledger.open, default=None)
-        return own.ledger.entered
+        return own.ledger.entered or None
 
     def entered(self, call: GroupCall, number: int) -> dict[int, bool]:
         """Whether each other member whose ledger was read has entered the collective that this call waits in.
@@ -315,14 +318,17 @@ def arrivals_of(member: MemberLedger) -> dict[int, float]:
 
 
 def _first_mismatch(group: GroupId, members: Mapping[int, MemberLedger]) -> Difference | None:
-    last = max(one.ledger.recorded for one in members.values())
-    for number in range(max(one.first for one in members.values()), last + 1):
-        records = {rank: one.record(number) for rank, one in members.items()}
-        if None in records.values():
+    """The first number under which members made different calls, or some none; most members have equal ledgers."""
+    keys = {rank: (one.ledger.recorded, one.ledger.calls, one.collectives) for rank, one in members.items()}
+    distinct = {keys[rank]: one for rank, one in members.items()}
+    last = max(one.ledger.recorded for one in distinct.values())
+    for number in range(max(one.first for one in distinct.values()), last + 1):
+        contents = {key: _content(one, number) for key, one in distinct.items()}
+        if () in contents.values():
             return _of_counts(group, {rank: one.ledger.recorded for rank, one in members.items()}, members)
-        contents = {rank: _content(one, number) for rank, one in members.items()}
         if len(set(contents.values())) > 1:
-            return _of_contents(group, number, records, contents)
+            records = {rank: one.record(number) for rank, one in members.items()}
+            return _of_contents(group, number, records, {rank: contents[key] for rank, key in keys.items()})
     return None
 
 

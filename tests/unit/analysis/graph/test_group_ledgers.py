@@ -103,6 +103,11 @@ def test_as_many_ranks_on_either_side_leave_open_which_are_wrong() -> None:
     assert not found.is_clear
 
 
+def test_a_rank_that_has_entered_nothing_is_behind() -> None:
+    assert facts(difference({0: LINES[:1], 1: LINES[:1], 2: []})) == ("behind", (2,), 1, -1)
+    assert difference({0: [], 1: [], 2: []}) is None
+
+
 def test_calls_of_an_equal_loop_show_only_the_count() -> None:
     same = [("all_reduce", 1)] * 6
 
