@@ -257,7 +257,7 @@ with_store = {"rank": 1, "world_size": 2, "store": 1}
 start("with a store", lambda: torch.init_process_group(**with_store), "init_process_group", IN_STORE)
 start("of Ray", lambda: collective.allreduce(None, "gradients"), "allreduce", GRADIENTS)
 start("sends in Ray", lambda: collective.send(None, 0, "other"), "send", OTHER, peer=0)
-DECLARED = membership("declared", [0, 1, 2], "declared", library="ray.util.collective", world="", rank=1)
+DECLARED = membership("declared", [0, 1, 2], "declared", library="ray.util.collective", rank=1)
 start("declared", lambda: collective.barrier("declared"), "init_collective_group", DECLARED, sleeps=True)
 
 print("expected", json.dumps({"groups": groups, "calls": calls}), flush=True)
