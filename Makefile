@@ -41,7 +41,7 @@ format: $(FORMATTER)/.ready
 
 # With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_library_examples.py tests/integration/test_fixes.py tests/integration/waits/test_torch_groups.py tests/integration/waits/test_recorder_dumps.py tests/integration/reading/test_task_history.py tests/kernel_worlds tests/rank_programs
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_library_examples.py tests/integration/test_fixes.py tests/integration/waits/test_torch_groups.py tests/integration/waits/test_recorder_dumps.py tests/integration/reading/test_task_history.py tests/kernel_worlds tests/rank_programs tests/integration/waits/test_torch_ledgers.py tests/integration/waits/test_torch_stores.py tests/hosts/test_ranks_across_hosts.py
 
 smoke: $(READY)
 	$(BIN)/python -m tests.versions.compatibility --smoke
