@@ -5,8 +5,8 @@ No offset of a counter is assumed. Torch's own function says where it is: its ma
 (``ProcessGroupGloo::nextTag``). That tag numbers the messages of a collective, so those of equal numbers meet. Gloo's
 ``getSequenceNumberForGroup`` also counts sends and receives, in which the members of a group differ.
 
-Seen on torch 2.13 to 2.15 for x86-64: gloo in processes, NCCL's library without a GPU. The code of aarch64 was only
-decoded.
+Seen on torch 2.13 to 2.15 for x86-64: gloo in processes, NCCL's library without a GPU. On aarch64 the code of torch
+2.13 was decoded, and not run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from dstack.probes.node.cpython.memory import ProcessMemory, UnreadableMemory
@@ -143,12 +144,13 @@ def counter_in(code: bytes, machine: str = "") -> int | None:
 def _counter_on_arm(code: tuple[int, ...]) -> int | None:
     """The same on aarch64: a load of 8 bytes and a return, or a load and a store of 4 bytes at one offset."""
     if len(code) > 1 and code[0] >> 22 == LOAD_8 and code[1] == ARM_RETURN:
-        return (code[0] >> 10 & 0xFFF) * 8
-    loads = [_place(word) for word in code if word >> 22 == LOAD_4]
-    stores = (_place(word) for word in code if word >> 22 == STORE_4)
-    return next((place[0] * 4 for place in stores if place in loads), None)
+        return _offset(code[0]) * 8
+    body = tuple(takewhile(lambda word: word != ARM_RETURN, code))
+    loads = [_offset(word) for word in body if word >> 22 == LOAD_4]
+    stores = (_offset(word) for word in body if word >> 22 == STORE_4)
+    return next((offset * 4 for offset in stores if offset in loads), None)
 
 
-def _place(word: int) -> tuple[int, int]:
-    """The offset and the register that a load or store refers to."""
-    return word >> 10 & 0xFFF, word >> 5 & 31
+def _offset(word: int) -> int:
+    """The offset that a load or store has, in units of its size."""
+    return word >> 10 & 0xFFF

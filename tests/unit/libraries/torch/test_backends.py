@@ -34,12 +34,13 @@ def test_the_counter_on_x86_64(code: str, offset: int | None) -> None:
 @pytest.mark.parametrize(
     ("words", "offset"),
     [
-        ((0xF9420C00, 0xD65F03C0), 1048),  # ldr x0, [x0, 1048]; ret
-        ((0xB940D401, 0x11000420, 0xB900D400, 0xD65F03C0), 212),  # ldr w1, [x0, 212]; add; str w0, [x0, 212]; ret
+        ((0xF9422400, 0xD65F03C0), 1096),  # NCCL of torch 2.13: ldr x0, [x0, 1096]; ret
+        ((0xAA0003E1, 0xB940D400, 0x11000402, 0xB900D422, 0xD65F03C0), 212),  # gloo of 2.13: ldr, add, str, ret
+        ((0xB940D401, 0xD65F03C0, 0xB900D400), None),
         ((0xB940D401, 0x11000420, 0xB900D800, 0xD65F03C0), None),
         ((0xD65F03C0,), None),
     ],
-    ids=["a load", "a load and a store", "two fields", "nothing"],
+    ids=["a load", "a load and a store", "two functions", "two fields", "nothing"],
 )
 def test_the_counter_on_aarch64(words: tuple[int, ...], offset: int | None) -> None:
     assert counter_in(struct.pack(f"<{len(words)}I", *words), "aarch64") == offset
