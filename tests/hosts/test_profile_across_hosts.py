@@ -23,6 +23,7 @@ SLEEP_LINE = DRIVER.read_text().splitlines().index("    time.sleep(0.5)") + 1
 CLEANUP_S = 60.0
 
 
+@pytest.mark.exhaustive
 def test_a_profile_follows_a_driver_to_a_task_on_another_host(three_hosts: Hosts) -> None:
     hosts = three_hosts
     argv = [sys.executable, str(DRIVER), hosts.nodes[2]]

@@ -102,6 +102,7 @@ def label_of(path: tuple[PathStep, ...]) -> str:
     return f"{functions[1]}:{known[-1] if known else ''}" if len(functions) > 1 else ""
 
 
+@pytest.mark.exhaustive
 def test_shares_are_those_that_programs_measure_themselves(measured: tuple[Profile, dict[str, float]]) -> None:
     profile, spent = measured
     found: Counter[str] = Counter()
@@ -118,6 +119,7 @@ def test_shares_are_those_that_programs_measure_themselves(measured: tuple[Profi
     assert overhead < 0.15 * whole, found
 
 
+@pytest.mark.exhaustive
 def test_the_source_of_its_frames_is_in_the_profile(measured: tuple[Profile, dict[str, float]]) -> None:
     profile, _ = measured
     known = PROGRAMS / "drivers/known_shares.py"

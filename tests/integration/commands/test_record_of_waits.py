@@ -14,6 +14,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.exhaustive
 def test_what_waits_is_named_where_nothing_runs(shared: SharedCluster, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     with shared.running("hangs/mutual_get") as program:

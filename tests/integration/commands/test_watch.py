@@ -147,6 +147,7 @@ def test_the_last_calls_of_a_job_that_has_ended_are_predicted_from(cluster: RayC
     assert "POSSIBLE DEADLOCK  2 calls of Shop.work" in dstack("predict", event["file"]).stdout
 
 
+@pytest.mark.exhaustive
 def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:
     documents = tmp_path / "documents"
     options = ("--html", "--metrics", "0", "--on-finding", f"cat >> {documents}; echo no; exit 3")

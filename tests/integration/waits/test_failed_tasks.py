@@ -104,6 +104,7 @@ def test_a_driver_that_waits_outside_of_ray_has_the_failed_call_beside_it(
     assert named[0]["is_held"] is is_held
 
 
+@pytest.mark.exhaustive
 def test_a_held_failure_that_nothing_waits_for_becomes_a_finding_and_changes_no_exit_code(
     shared: SharedCluster,
 ) -> None:

@@ -6,7 +6,7 @@ from tests.clusters.dstack_command import Json, settled_check
 from tests.clusters.shared_cluster import SharedCluster
 from tests.paths import PROGRAMS
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 PROGRAM = PROGRAMS / "drivers/message_queues.py"
 

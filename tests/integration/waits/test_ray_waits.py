@@ -99,7 +99,6 @@ def test_a_process_that_wakes_more_often_than_pyspy_can_read_it_is_read(
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
-@pytest.mark.exhaustive
 def test_a_deadlock_of_two_periodically_waking_actors_is_found_or_inconclusive() -> None:
     with run_example("two_actors") as running:
         where = (running.address, running.environment)

@@ -13,6 +13,7 @@ from tests.paths import PROGRAMS, ROOT
 RECORDED = ROOT / "tests/unit/libraries/torch/recorder_dumps"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "source",
     [
