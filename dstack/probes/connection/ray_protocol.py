@@ -56,6 +56,8 @@ PIECES = (
     Piece("which jobs are dstack's own", "JobConfig", "ray_namespace:text", is_vital=True),
     Piece("the programs of jobs", "JobTableData", "entrypoint:text"),
     Piece("whether task events are missing", "JobTableData", "start_time:int"),
+    Piece("when jobs ended", "JobTableData", "end_time:int"),
+    Piece("where jobs write dumps", "JobConfig", "runtime_env_info:RuntimeEnvInfo"),
     Piece("the submission ids of jobs", "JobConfig", "metadata:map"),
     # Actors
     Piece("the actors", "ActorInfoGcsService", "GetAllActorInfo", "method", is_vital=True),
@@ -80,6 +82,7 @@ PIECES = (
     Piece("the names of actors", "ActorTableData", "name:text ray_namespace:text"),
     Piece("the restarts of actors", "ActorTableData", "num_restarts:int max_restarts:int"),
     Piece("when actors ended", "ActorTableData", "end_time:int"),
+    Piece("where actors write dumps", "ActorTableData", "serialized_runtime_env:text"),
     Piece("why actors died", "ActorTableData", "death_cause:ActorDeathCause"),
     Piece("why actors died", "ActorDeathCause", "actor_died_error_context:ActorDiedErrorContext"),
     Piece("why actors died", "ActorDiedErrorContext", "error_message:text reason:enum"),
