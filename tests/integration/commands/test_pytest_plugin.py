@@ -47,6 +47,28 @@ def outcomes(pytester: pytest.Pytester) -> dict[str, Outcome]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(240)
+def test_the_documented_tests_end_as_they_say(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(test_example=(EXAMPLES / "test_deadlock.py").read_text())
+    with own_environment() as environment:
+        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
+            monkeypatch.setenv(name, environment[name])
+        run(pytester, "-o", "dstack_timeout=60", "--dstack-dir=hangs")
+    found = outcomes(pytester)
+    assert {name: outcome.status for name, outcome in found.items()} == {
+        "test_a_transfer_arrives": "passed",
+        "test_a_transfer_back_hangs": "failure",
+        "test_a_transfer_without_a_waiter": "passed",
+        "test_a_transfer_is_watched": "failure",
+    }
+    text = found["test_a_transfer_back_hangs"].text
+    assert text.startswith("Timeout of 5 s, deadlock: the call of this test was at\n")
+    assert "DEADLOCK  Account.transfer of actor" in text, text
+    assert found["test_a_transfer_is_watched"].text.startswith("The test is in a deadlock or hang.")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.ray
+@pytest.mark.timeout(600)
 def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
