@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 EFFORT = os.environ.get("EFFORT", "quick")
 IS_SEARCH = EFFORT == "search"
@@ -23,7 +23,16 @@ def tries(thorough: int) -> int:
 
 
 def examples(thorough: int = 100, **others: Any) -> settings:
-    """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run."""
+    """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run.
+
+    Random snapshots may be too large to be drawn, which is no failure of what they test.
+    """
+    suppressed = [HealthCheck.data_too_large, *others.pop("suppress_health_check", ())]
     return settings(
-        max_examples=tries(thorough), deadline=None, derandomize=not IS_SEARCH, report_multiple_bugs=False, **others
+        max_examples=tries(thorough),
+        deadline=None,
+        derandomize=not IS_SEARCH,
+        report_multiple_bugs=False,
+        suppress_health_check=suppressed,
+        **others,
     )
