@@ -58,7 +58,7 @@ def diagnose(
         vertices=vertices,
         gaps=tuple(gaps_of(snapshot, vertices)),
         outside=outside_waits(reduced, found, rests, job_id),
-        remarks=(*polled_state(reduced, resting(reduced, job_id)), *group_remarks(evidence.first, job_id)),
+        remarks=(*polled_state(reduced, resting(reduced, job_id)), *group_remarks(reduced, job_id)),
         progress=reduced.progress(reduced.jobs_in_question(job_id)),
         dumped=dumped_ranks(evidence.first, job_id),
     )

@@ -116,7 +116,7 @@ class FindingFacts:
     @cached_property
     def differences(self) -> GroupDifferences:
         """The ledgers of the process groups, compared."""
-        return GroupDifferences(self.reduced.index, self.ranks)
+        return GroupDifferences(self.reduced, self.ranks)
 
     @cached_property
     def difference(self) -> RankDifference | None:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.findings.group_ranks import GroupRanks, group_wait
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.group_ledgers import Difference, GroupLedgers, LateRank, MemberLedger, arrivals_of
 from dstack.analysis.graph.group_members import GroupId, calls_of, group_id
 from dstack.analysis.index.sample_index import SampleIndex
@@ -44,22 +45,25 @@ class _Made:
 class GroupDifferences:
     """The difference of a finding that explains the others."""
 
-    def __init__(self, index: SampleIndex, ranks: GroupRanks) -> None:
-        self._index = index
+    def __init__(self, reduced: ReducedGraph, ranks: GroupRanks) -> None:
+        self._index = reduced.index
         self._ranks = ranks
-        self._ledgers = GroupLedgers(index)
+        self._ledgers = reduced.ledgers
+
+    @cached_property
+    def _groups(self) -> dict[GroupId, ProcessGroup]:
+        """The groups of the calls, each with the membership of one caller."""
+        return {one.group: one.call.group for one in self._ranks.calls}
 
     def first(self) -> RankDifference | None:
         """How members first differ, in the group that explains the differences of others; None if that is unknown."""
         if order := self._of_order():
             return order
-        groups = {one.group: one.call.group for one in self._ranks.calls}
-        found = [(one, groups[group]) for group in groups if (one := self._of_group(group))]
+        found = [(one, group) for key, group in self._groups.items() if (one := self._of_group(key))]
         if not found:
             return None
         difference, group = min(found, key=lambda one: (self._is_late_elsewhere(one[0]), not one[0].is_clear))
-        has_others = len({call.group for call in self._ranks.calls}) > 1
-        return DifferenceWords(self._ledgers).value(difference, group, has_others=has_others)
+        return DifferenceWords(self._ledgers).value(difference, group, has_others=len(self._groups) > 1)
 
     def _of_order(self) -> RankDifference | None:
         """Members that number the groups that they make in another way than others: they make them in another order."""
@@ -132,7 +136,7 @@ class GroupDifferences:
     def counts(self) -> Iterator[Step]:
         """What the ranks of each group of the calls have entered, those with the same count and last call together."""
         shown = DifferenceWords(self._ledgers)
-        for key, group in {one.group: one.call.group for one in self._ranks.calls}.items():
+        for key, group in self._groups.items():
             members = self._ledgers.members(key)
             alike = words.grouped((shown.last(one), rank) for rank, one in members.items())
             texts = [f"{names.ranks(ranks)} {last}" for last, ranks in alike.items()]
@@ -144,7 +148,7 @@ class GroupDifferences:
 
     def is_overdue(self) -> bool:
         """Whether a collective of these groups takes longer than those before."""
-        return any(self._ledgers.is_overdue(one.group) for one in self._ranks.calls)
+        return any(map(self._ledgers.is_overdue, self._groups))
 
     def _is_late_elsewhere(self, difference: Difference) -> bool:
         """Whether members are late because one of them is in a call of another group."""
@@ -187,23 +191,23 @@ class DifferenceWords:
         """``rank 2 is 1 collective behind since number 5 (all_reduce at train.py:88)``."""
         of, number = names.process_group(group), f"number {one.number:,}"
         within = f" in {of}" if has_others else ""
-        is_one, shift = len(one.ranks) == 1, words.plural(abs(one.shift), "collective")
+        shift, are = words.plural(abs(one.shift), "collective"), words.word(len(one.ranks), "is", "are")
         yield f"{names.ranks(one.ranks)} "
         match one.kind:
             case "behind":
-                yield f"{'is' if is_one else 'are'} {shift} behind{within} since {number} ({self.call(one.theirs)})"
+                yield f"{are} {shift} behind{within} since {number} ({self.call(one.theirs)})"
             case "ahead":
-                yield f"{'is' if is_one else 'are'} {shift} ahead{within} since {number} ({self.call(one.own)})"
+                yield f"{are} {shift} ahead{within} since {number} ({self.call(one.own)})"
             case "left out":
                 yield f"left out {shift} of {of} from {number} on ({self.call(one.theirs)})"
             case "line":
-                yield f"{'is' if is_one else 'are'} at another line since {number} of {of}: {self.call(one.own)}, the "
+                yield f"{are} at another line since {number} of {of}: {self.call(one.own)}, the "
                 yield f"others {self.call(one.theirs)}"
             case "added":
                 yield f"added {shift} to {of} from {number} on ({self.call(one.own)})"
             case _:
                 own = self.call(one.own, one.kind)
-                yield f"{'calls' if is_one else 'call'} {own} as {number} of {of}, the others "
+                yield f"{words.word(len(one.ranks), 'calls', 'call')} {own} as {number} of {of}, the others "
                 yield f"{self.call(one.theirs, one.kind)}{' with another root' if one.kind == 'root' else ''}"
         if not one.is_clear:
             yield OR_OTHERS
@@ -243,11 +247,10 @@ def _disagreements(made: Collection[_Made]) -> list[tuple[_Made, int]]:
     return found
 
 
-def group_remarks(index: SampleIndex, job: str | None) -> Iterator[Step]:
+def group_remarks(reduced: ReducedGraph, job: str | None) -> Iterator[Step]:
     """What the ledgers of a job's groups show beside its findings, or those of all jobs."""
-    ledgers = GroupLedgers(index)
-    yield from _open_collectives(index, ledgers, job)
-    yield from _late_ranks(index, ledgers, job)
+    yield from _open_collectives(reduced.index, reduced.ledgers, job)
+    yield from _late_ranks(reduced.index, reduced.ledgers, job)
 
 
 def _open_collectives(index: SampleIndex, ledgers: GroupLedgers, job: str | None) -> Iterator[Step]:

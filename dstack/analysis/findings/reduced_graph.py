@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
+from dstack.analysis.graph.group_ledgers import GroupLedgers
 from dstack.analysis.graph.object_waits import may_be_idle
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex, key_of_task
@@ -45,6 +46,11 @@ class ReducedGraph(VertexRoles):
     def watched_s(self) -> float | None:
         """How long all confirmed waits were observed at least; None without a second sample."""
         return self._evidence.watched_s if self._evidence else None
+
+    @cached_property
+    def ledgers(self) -> GroupLedgers:
+        """The ledgers of the process groups."""
+        return GroupLedgers(self.index)
 
     @cached_property
     def stuck_unless_cut_short(self) -> set[Key]:
