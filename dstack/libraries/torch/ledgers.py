@@ -47,6 +47,11 @@ class DistinctRecords:
             ages_ms=tuple(max(0, round(1e3 * (own[-1].created - one.created))) for one in own[-MAX_TIMES:]),
         )
 
+    def collectives(self) -> Iterator[tuple[Collective, tuple[tuple[Any, ...], ...]]]:
+        """The collectives in their order, each with the frames of its call and without a stack."""
+        for what, frames in self.positions:
+            yield Collective(operation=what.operation, sizes=what.sizes, types=what.types), frames
+
     def _position(self, record: Record) -> int:
         return self.positions.setdefault((record.what, record.frames), len(self.positions))
 
@@ -116,10 +121,10 @@ class TorchLedgers:
         codes = self._process.frames.codes
         stacks = [frames for _, frames in self._distinct.positions]
         codes.load({address for frames in stacks for address, _ in frames})
-        for what, frames in self._distinct.positions:
+        for collective, frames in self._distinct.collectives():
             known = ((codes.get(address), instruction) for address, instruction in frames)
             positions = [codes.position(code, instruction) for code, instruction in known if code is not None]
-            yield Collective(operation=what.operation, sizes=what.sizes, types=what.types), positions
+            yield collective, positions
 
 
 def _without_gaps(records: Sequence[Record]) -> Sequence[Record]:

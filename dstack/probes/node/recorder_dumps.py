@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.libraries.torch.dumps import Dumped, MalformedDump, content
-from dstack.observed.ledgers import Collective, DumpProblem, RecorderDump
+from dstack.observed.ledgers import DumpProblem, RecorderDump
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.thread_stacks import CodePosition
@@ -115,12 +115,7 @@ def _observed(file: _File, known: Dumped | DumpProblem, table: StackTable) -> Re
         groups=known.groups,
         ledgers=known.ledgers,
         collectives=tuple(
-            Collective(
-                operation=what.operation,
-                sizes=what.sizes,
-                types=what.types,
-                stack=table.add_positions([positions[one] for one in own], cwd=None),
-            )
-            for what, own in known.distinct.positions
+            replace(one, stack=table.add_positions([positions[frame] for frame in own], cwd=None))
+            for one, own in known.distinct.collectives()
         ),
     )
