@@ -302,8 +302,11 @@ class MemoryReader:
         return [shown_locals(process.objects, frame) for frame in thread.frames]
 
     def _ledgers(self, groups: ProcessGroups) -> Ledgers:
-        """The ledgers of torch's groups; its libraries are mapped long before a process has a group."""
-        if not groups.torch.by_address:
+        """The ledgers of torch's groups; its libraries are mapped long before a process has a group.
+
+        A round of a profile has no use for them.
+        """
+        if can_reuse(self._request.options) or not groups.torch.by_address:
             return Ledgers()
         known = self._known
         known.backends = known.backends or known.torch.backends(groups.torch.memory)
