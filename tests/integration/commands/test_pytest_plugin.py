@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -45,13 +47,20 @@ def outcomes(pytester: pytest.Pytester) -> dict[str, Outcome]:
     return found
 
 
+@contextmanager
+def own_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests in here start clusters of their own, of which no process is left at the end."""
+    with own_environment() as environment:
+        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
+            monkeypatch.setenv(name, environment[name])
+        yield
+
+
 @pytest.mark.ray
 @pytest.mark.timeout(240)
 def test_the_documented_tests_end_as_they_say(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_example=(EXAMPLES / "test_deadlock.py").read_text())
-    with own_environment() as environment:
-        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
-            monkeypatch.setenv(name, environment[name])
+    with own_cluster(monkeypatch):
         run(pytester, "-o", "dstack_timeout=60", "--dstack-dir=hangs")
     found = outcomes(pytester)
     assert {name: outcome.status for name, outcome in found.items()} == {
@@ -76,9 +85,7 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
     hanging = (PROGRAMS / "pytest_sessions/hanging_tests.py").read_text()
     example = (EXAMPLES / "test_deadlock.py").read_text()
     pytester.makepyfile(test_hanging=hanging, test_example=example)
-    with own_environment() as environment:
-        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
-            monkeypatch.setenv(name, environment[name])
+    with own_cluster(monkeypatch):
         result = run(pytester, "-n", "2", "--dist=loadfile", "-o", "dstack_timeout=60", "--dstack-dir=hangs", *ASYNCIO)
     found = outcomes(pytester)
     assert {name: outcome.status for name, outcome in found.items()} == {
@@ -123,9 +130,7 @@ def test_a_test_whose_calls_could_deadlock_in_another_order_fails(
 ) -> None:
     """Both tests pass without the prediction; the caller of the first one waits between its calls."""
     pytester.makepyfile((PROGRAMS / "pytest_sessions/predicted_tests.py").read_text())
-    with own_environment() as environment:
-        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
-            monkeypatch.setenv(name, environment[name])
+    with own_cluster(monkeypatch):
         result = run(pytester, "--dstack-predict=error")
     found = outcomes(pytester)
     assert {name: one.status for name, one in found.items()} == {
@@ -340,9 +345,7 @@ def test_an_explored_test_that_can_hang_fails_with_the_report(
         """
     )
     (pytester.path / "two_actors.py").write_text(program)
-    with own_environment() as environment:
-        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
-            monkeypatch.setenv(name, environment[name])
+    with own_cluster(monkeypatch):
         run(pytester, "-n", "2", "--dstack-explore=3", "--dstack-dir=hangs")
     found = outcomes(pytester)
     assert {name: outcome.status for name, outcome in found.items()} == {
