@@ -127,7 +127,9 @@ class Session:
             raise DeadlockFound(report_text(analysed), analysed.snapshot, diagnosis)
         if complete and diagnosis.incomplete:
             reasons = " ".join(gap.text for gap in gaps_in_words(analysed)[:SHOWN])
-            raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())
+            raise ClusterError(
+                f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip(), "Make these readable."
+            )
         return diagnosis
 
     def close(self) -> None:

@@ -82,7 +82,9 @@ class guard:
         look_s: float = 30.0,
     ) -> None:
         if not timeout_s > 0 or not look_s > 0:
-            raise UsageError("The timeout_s and look_s of a guard must be positive numbers of seconds.")
+            raise UsageError(
+                "The timeout_s and look_s of a guard must be positive numbers of seconds.", "Give larger numbers."
+            )
         self._settings = _Settings(timeout_s, on_hang or _print_report, address, break_deadlock, look_s)
         self._watch: _Watch | None = None
 

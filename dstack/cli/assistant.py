@@ -171,7 +171,9 @@ class Tools:
         number = self._number(snapshot)
         findings = self._diagnosis(number, None)["findings"]
         if not 1 <= finding <= len(findings):
-            raise UsageError(f"Snapshot {number} has {len(findings)} findings, so no finding {finding}.")
+            raise UsageError(
+                f"Snapshot {number} has {len(findings)} findings, so no finding {finding}.", "Use a smaller number."
+            )
         return self._answer(number, findings[finding - 1])
 
     def stacks(

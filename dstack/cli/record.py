@@ -159,7 +159,8 @@ def _nothing(recording: Recording) -> ClusterError:
     """The error for a recording of no process."""
     for failure in recording.failures:
         return ClusterError(f"No process could be recorded: {failure.reason}.", failure.remedy)
-    return ClusterError("No process was recorded: the cluster has no workers or drivers, or none of the job.")
+    what = "No process was recorded: the cluster has no workers or drivers, or none of the job."
+    return ClusterError(what, "Start the program first, or leave out --job.")
 
 
 def _note(recording: Recording, output: str, suffix: str, *, is_saved: bool) -> None:

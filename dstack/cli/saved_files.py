@@ -105,7 +105,9 @@ def _in_directory(name: str) -> list[Path]:
     try:
         return [path for path in sorted(Path(name).iterdir()) if path.name.endswith(SUFFIXES) and path.is_file()]
     except OSError as error:
-        raise SnapshotFileError(f"Cannot read the directory {name}: {error.strerror}.") from error
+        raise SnapshotFileError(
+            f"Cannot read the directory {name}: {error.strerror}.", "Check its permissions."
+        ) from error
 
 
 def _open(path: Path, files: SavedFiles) -> None:

@@ -143,10 +143,13 @@ class Recorder(Generic[T]):
     def _why_nothing(self, *, is_late: bool) -> ClusterError:
         """The error for a child that has recorded nothing."""
         if self._stopped_at is not None:
-            return ClusterError("The recording was ended before it began.")
+            return ClusterError("The recording was ended before it began.", "Record again.")
         if is_late:
             return ClusterError(f"The recording did not begin within {START_S:g} s.", LONGER)
-        return ClusterError(f"The process that records {self._child.how_ended()}.", "Try again.")
+        return ClusterError(
+            f"The process that records {self._child.how_ended()}.",
+            "Try again. If it happens again, check whether this host is out of memory.",
+        )
 
 
 def new_recording(

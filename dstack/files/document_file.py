@@ -76,7 +76,9 @@ class DocumentFormat(Generic[_D]):
             raise SnapshotFileError(f"{name} is inconsistent: {wrong}.", self.remedy)
         for what, count, most in self.limits(document):
             if count > most:
-                raise SnapshotFileError(f"{name} has more than {most:,} {what}, the limit for a {self.noun} file.")
+                raise SnapshotFileError(
+                    f"{name} has more than {most:,} {what}, the limit for a {self.noun} file.", self.remedy
+                )
         return document
 
     def read(self, path: Path) -> bytearray:
@@ -88,15 +90,20 @@ class DocumentFormat(Generic[_D]):
         is_gzip = self.is_gzip(path)
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                raise SnapshotFileError(f"{path} is not a regular file.")
+                raise SnapshotFileError(
+                    f"{path} is not a regular file.", "Give a file, not a device, a pipe or a directory."
+                )
             with path.open("rb") as file:
                 data = _read(gzip.GzipFile(fileobj=file) if is_gzip else file)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise SnapshotFileError(f"{path} is not valid gzip: {ends_of(error)}.", self.remedy) from error
         except OSError as error:
-            raise SnapshotFileError(f"Cannot read {path}: {error.strerror}.") from error
+            raise SnapshotFileError(
+                f"Cannot read {path}: {error.strerror}.", "Check the name and its permissions."
+            ) from error
         if len(data) > MAX_BYTES:
-            raise SnapshotFileError(f"{path} has more than {MAX_BYTES >> 20} MiB, the limit for a {self.noun} file.")
+            what = f"{path} has more than {MAX_BYTES >> 20} MiB, the limit for a {self.noun} file."
+            raise SnapshotFileError(what, "Check that it is a file of dstack.")
         return data
 
     def decode(self, data: bytes | bytearray, name: str) -> _D:

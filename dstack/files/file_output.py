@@ -12,6 +12,8 @@ from pathlib import Path
 from dstack.errors import SnapshotFileError, UsageError
 
 STDOUT = "-"
+WRITE_ELSEWHERE = "Free some space, or use another directory."
+CHECK_STDOUT = "Check where standard output is redirected to."
 
 
 def require_new(path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -33,7 +35,7 @@ def write_file(path: str | os.PathLike[str], data: bytes, *, force: bool = False
     try:
         _write(Path(path), data, replace=force)
     except OSError as error:
-        raise SnapshotFileError(f"Cannot write {os.fspath(path)}: {error.strerror}.") from error
+        raise SnapshotFileError(f"Cannot write {os.fspath(path)}: {error.strerror}.", WRITE_ELSEWHERE) from error
 
 
 def _exists(path: str | os.PathLike[str]) -> UsageError:
@@ -72,10 +74,10 @@ def _write_stdout(data: bytes) -> None:
 def explained_stdout() -> Iterator[None]:
     """Raise :class:`SnapshotFileError` if standard output cannot be written; a BrokenPipeError passes through."""
     if sys.stdout is None:
-        raise SnapshotFileError("Cannot write to standard output: it is closed.")
+        raise SnapshotFileError("Cannot write to standard output: it is closed.", CHECK_STDOUT)
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.") from error
+        raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.", CHECK_STDOUT) from error

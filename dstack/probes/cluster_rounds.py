@@ -54,7 +54,7 @@ def cluster_of_program(pid: int, address: str | None) -> str:
                 raise psutil.NoSuchProcess(pid)
             started = addresses_below(process)
         except psutil.NoSuchProcess:
-            raise ClusterError("The program ended before it used a cluster.") from None
+            raise ClusterError("The program ended before it used a cluster.", "Check that it calls ray.init.") from None
         with contextlib.suppress(ClusterError):
             if started:
                 return connect(min(started)).address

@@ -60,7 +60,7 @@ class Dstack:
                 raise DeadlockFound(inspection.report, inspection.analysed.snapshot, inspection.analysed.diagnosis)
             return Watch(self._item, 0.0)
         if not within > 0:
-            raise UsageError("The argument within must be a positive number of seconds.")
+            raise UsageError("The argument within must be a positive number of seconds.", "Give a larger number.")
         watch = Watch(self._item, within)
         self._watches.append(watch)
         watch.begin()

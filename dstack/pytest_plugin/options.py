@@ -163,7 +163,9 @@ def _created(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise pytest.UsageError(f"Cannot create --dstack-dir {directory}: {error.strerror}.") from error
+        raise pytest.UsageError(
+            f"Cannot create --dstack-dir {directory}: {error.strerror}. Give another directory."
+        ) from error
     return directory
 
 

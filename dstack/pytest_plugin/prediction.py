@@ -123,7 +123,8 @@ def _snapshot(address: str) -> Snapshot:
     time.sleep(max(0.0, began + REPORTED_S - time.monotonic()))
     history, failure = ask_history(cluster, MOST_CALLS, TIMEOUT_S)
     if history is None:
-        raise ClusterError(f"The history of tasks is missing: {failure.reason if failure else 'it was not returned'}.")
+        reason = failure.reason if failure else "it was not returned"
+        raise ClusterError(f"The history of tasks is missing: {reason}.", failure.remedy if failure else "Try again.")
     return Snapshot(
         dstack_version=__version__,
         taken_at=time.time(),

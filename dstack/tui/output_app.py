@@ -143,4 +143,4 @@ def _write_text(path: str, text: str) -> None:
     except FileExistsError as error:
         raise UsageError(f"{path} exists.", "Give another name.") from error
     except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error
+        raise UsageError(f"Cannot write {path}: {error.strerror}.", "Use another directory.") from error

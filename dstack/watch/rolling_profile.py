@@ -106,7 +106,7 @@ class RollingProfile:
             self._save(recorder.record(lambda _: self._note(recorder, began)))
             lasted_s = time.monotonic() - began
             if lasted_s < PERIOD_S:
-                raise DstackError(f"The profile ended after {duration(lasted_s)}.")
+                raise DstackError(f"The profile ended after {duration(lasted_s)}.", "Another one begins.")
         except Exception as error:
             return 0.0 if self._is_interrupted else self._failed(as_dstack_error(error))
         finally:

@@ -19,6 +19,7 @@ from dstack.report.page.page_maker import PageMaker
 from dstack.watch.events import Events
 
 MAX_UNSAVED = 3
+OTHER = "Give another one with --dir."
 """The most snapshots that are kept in memory because they could not be written."""
 SAVE_S = 0.5
 """How long the end of the watch waits for a file that is being written."""
@@ -41,9 +42,9 @@ class DatedFiles:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SnapshotFileError(f"Cannot create the directory {directory}: {error.strerror}.") from error
+            raise SnapshotFileError(f"Cannot create the directory {directory}: {error.strerror}.", OTHER) from error
         if not os.access(self._directory, os.W_OK | os.X_OK):
-            raise SnapshotFileError(f"The directory {directory} is not writable.", "Give another one with --dir.")
+            raise SnapshotFileError(f"The directory {directory} is not writable.", OTHER)
 
     def new_file(self, at: float) -> Path:
         """A free name by a time in Unix seconds, after the removal of surplus old files.
@@ -55,7 +56,8 @@ class DatedFiles:
                 page_name(old).unlink(missing_ok=True)
                 old.unlink(missing_ok=True)
         except OSError as error:
-            raise SnapshotFileError(f"Cannot remove old files in {self._directory}: {error.strerror}.") from error
+            what = f"Cannot remove old files in {self._directory}: {error.strerror}."
+            raise SnapshotFileError(what, "Check the permissions of the directory.") from error
         return self._free_name(at)
 
     def existing(self) -> list[Path]:

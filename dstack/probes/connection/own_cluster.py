@@ -161,7 +161,8 @@ def _wait_until_ready(program: psutil.Popen, output: IO[str]) -> None:
     while "ready" not in _lines(output):
         if program.poll() is not None or time.monotonic() > deadline:
             what = "ended early" if program.poll() is not None else f"did not start within {START_S:.0f} s"
-            raise ClusterError(f"The example {what}: {' '.join(_lines(output)[-3:]) or 'no output'}")
+            last = " ".join(_lines(output)[-3:]) or "no output"
+            raise ClusterError(f"The example {what}: {last}", "Try again on a less busy host.")
         time.sleep(0.05)
 
 
@@ -173,7 +174,7 @@ def _lines(output: IO[str]) -> list[str]:
 def _gcs_address(family: set[psutil.Process]) -> str:
     for address in chain.from_iterable(map(_gcs_addresses, family)):
         return address
-    raise ClusterError("The Ray cluster of the example was not found.")
+    raise ClusterError("The Ray cluster of the example was not found.", "Try again on a less busy host.")
 
 
 def _end(family: set[psutil.Process]) -> None:

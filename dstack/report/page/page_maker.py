@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 30.0
+MAKE_IT_LATER = "The snapshot is saved. Make its page with: dstack report FILE -o FILE.html"
 """A page of a thousand workers takes a few seconds."""
 
 
@@ -44,9 +45,9 @@ class PageMaker:
         try:
             page: bytes = child.receive(deadline).value
         except TimeoutError:
-            raise DstackError(f"The page was not made within {self._timeout_s:g} s.") from None
+            raise DstackError(f"The page was not made within {self._timeout_s:g} s.", MAKE_IT_LATER) from None
         except EOFError:
-            raise DstackError("The process that makes the page ended.") from None
+            raise DstackError("The process that makes the page ended.", MAKE_IT_LATER) from None
         finally:
             child.close()
         return page

@@ -234,7 +234,10 @@ def test_a_test_without_ray_fails_alone_and_one_that_swallows_the_interruption_f
         (["--dstack-timeout=-1"], "The --dstack-timeout must be a number of seconds, not '-1'."),
         (["--dstack-check=often"], "--dstack-check must be one of off, end, module, not 'often'."),
         (["--dstack-fail-on=all"], "--dstack-fail-on must be one of timeout, stuck, not 'all'."),
-        (["--dstack-dir=/dev/null/x"], "Cannot create --dstack-dir /dev/null/x: Not a directory."),
+        (
+            ["--dstack-dir=/dev/null/x"],
+            "Cannot create --dstack-dir /dev/null/x: Not a directory. Give another directory.",
+        ),
     ],
 )
 def test_bad_options_are_usage_errors(pytester: pytest.Pytester, options: list[str], message: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dstack.files.file_output import CHECK_STDOUT, WRITE_ELSEWHERE
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.hosts, pytest.mark.exhaustive]
@@ -46,7 +47,7 @@ def test_an_unsaved_snapshot_is_still_reported(name: str, disk: Path, outcome: d
     output = outcome["outputs"][name]
 
     assert output["code"] == 3
-    assert output["stderr"] == f"Error: Cannot write {disk / name}: No space left on device.\n"
+    assert output["stderr"] == f"Error: Cannot write {disk / name}: No space left on device.\n{WRITE_ELSEWHERE}\n"
     assert output["stdout"].startswith("DEADLOCK")
 
 
@@ -54,6 +55,9 @@ def test_no_partial_file_remains(outcome: dict[str, Any]) -> None:
     assert [name for name in outcome["files"] if not name.startswith("dsk")] == ["filled", "piped.json"]
 
 
-def test_unwritable_output_is_an_error_of_one_line(outcome: dict[str, Any]) -> None:
+def test_unwritable_output_is_an_error_with_a_remedy(outcome: dict[str, Any]) -> None:
     assert outcome["piped"]["code"] == 3
-    assert outcome["piped"]["stderr"] == "Error: Cannot write to standard output: No space left on device.\n"
+    assert (
+        outcome["piped"]["stderr"]
+        == f"Error: Cannot write to standard output: No space left on device.\n{CHECK_STDOUT}\n"
+    )

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from dstack.files.file_output import CHECK_STDOUT
 from tests.paths import RECORDED_CALLS
 
 FILE = str(RECORDED_CALLS)
@@ -46,12 +47,12 @@ def dstack(arguments: list[str], stdout: int, *, is_unbuffered: bool = False) ->
 @pytest.mark.parametrize(
     ("arguments", "is_unbuffered"), [*((one, False) for one in COMMANDS), (COMMANDS[0], True)], ids=words
 )
-def test_a_full_device_is_an_error_in_one_line(arguments: list[str], is_unbuffered: bool) -> None:
+def test_a_full_device_is_an_error_with_a_remedy(arguments: list[str], is_unbuffered: bool) -> None:
     with open("/dev/full", "wb") as full:
         ended = dstack(arguments, full.fileno(), is_unbuffered=is_unbuffered)
 
     errors = [line for line in ended.stderr.splitlines() if "attempts of tasks" not in line and " chain" not in line]
-    assert errors == ["Error: Cannot write to standard output: No space left on device."]
+    assert errors == ["Error: Cannot write to standard output: No space left on device.", CHECK_STDOUT]
     assert ended.returncode == 3
 
 
@@ -66,13 +67,13 @@ def test_help_that_cannot_be_written_is_an_error_without_a_traceback(arguments: 
 
 
 @pytest.mark.parametrize("arguments", [["show", FILE], ["graph", FILE]], ids=words)
-def test_a_closed_output_is_an_error_in_one_line(arguments: list[str]) -> None:
+def test_a_closed_output_is_an_error_with_a_remedy(arguments: list[str]) -> None:
     command = 'exec "$0" -m dstack "$@" >&-'
     ended = subprocess.run(
         ["sh", "-c", command, sys.executable, *arguments], stderr=subprocess.PIPE, text=True, timeout=120, check=False
     )
 
-    assert ended.stderr.splitlines() == ["Error: Cannot write to standard output: it is closed."]
+    assert ended.stderr.splitlines() == ["Error: Cannot write to standard output: it is closed.", CHECK_STDOUT]
     assert ended.returncode == 3
 
 

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given
 
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.files import document_file
+from dstack.files.file_output import CHECK_STDOUT
 from dstack.files.snapshot_file import dumps, load, loads, require_writable, save
 from dstack.model.snapshot import Actor, Node, Sample, Snapshot, Worker, WorkerSample
 from dstack.observed.calls import Call, Refs
@@ -354,10 +355,12 @@ def test_an_unreadable_file_is_reported_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "loop.json").symlink_to("loop.json")
     (tmp_path / "broken.json").symlink_to("/proc/self/mem")  # a file whose first byte cannot be read
 
-    assert (
-        rejection(lambda: load(tmp_path / "no.json")) == f"Cannot read {tmp_path}/no.json: No such file or directory."
+    assert rejection(lambda: load(tmp_path / "no.json")) == (
+        f"Cannot read {tmp_path}/no.json: No such file or directory. Check the name and its permissions."
     )
-    assert rejection(lambda: load(tmp_path / "dir.json")) == f"{tmp_path}/dir.json is not a regular file."
+    assert rejection(lambda: load(tmp_path / "dir.json")) == (
+        f"{tmp_path}/dir.json is not a regular file. Give a file, not a device, a pipe or a directory."
+    )
     assert "not a regular file" in rejection(lambda: load(tmp_path / "fifo.json"))
     assert "symbolic link" in rejection(lambda: load(tmp_path / "loop.json"))
     assert "Input/output error" in rejection(lambda: load(tmp_path / "broken.json"))
@@ -486,4 +489,4 @@ def test_an_unwritable_standard_output_is_reported_with_its_reason() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=True)
 
-    assert done.stderr == b"Cannot write to standard output: No space left on device."
+    assert done.stderr == f"Cannot write to standard output: No space left on device. {CHECK_STDOUT}".encode()
