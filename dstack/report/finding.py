@@ -142,7 +142,7 @@ def advice_rows(finding: Finding) -> Iterator[Row]:
     """``Fix: ...``, or ``Next: ...``: what to do about it."""
     if advice := finding.advice:
         lead = f"{advice.label}: "
-        yield Row(lead, " " * len(lead), SafeText(advice.text))
+        yield Row(lead, " " * len(lead), SafeText(advice.text), style="bold green")
 
 
 def assumption_rows(finding: Finding) -> Iterator[Row]:

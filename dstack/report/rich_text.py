@@ -96,7 +96,7 @@ def location(file: str, line: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: what it begins with, also where it is wrapped, and its text.
+    """One row: what it begins with, in a ``style``, also where it is wrapped, and its text.
 
     ``place`` is the file and line that it is about. With ``location``, the text is a source line, and the row is cut
     to the width: the location from the left, so that its file name and line stay, the source from the right. Of these
@@ -110,6 +110,7 @@ class Row:
     place: tuple[str, int] | None = None
     location: str = ""
     title: str = ""
+    style: str = "dim"
 
     def lines(self, width: int, console: Console) -> list[Text]:
         """The row in lines of at most so many cells."""
@@ -117,10 +118,10 @@ class Row:
         if self.location:
             return [self._source_line(width, room)]
         lines = wrapped(self.body, console, room)
-        return [SafeText(self.follow if at else self.lead, "dim") + line for at, line in enumerate(lines)]
+        return [SafeText().append(self.follow if at else self.lead, self.style) + line for at, line in enumerate(lines)]
 
     def _source_line(self, width: int, room: int) -> Text:
-        text = SafeText(self.lead, "dim")
+        text = SafeText().append(self.lead, self.style)
         if self.title:
             text.append(f"{self.title} ")
         location = shortened_left(self.location, max(SHORTEST_PATH, room // 2 - len(self.title)))

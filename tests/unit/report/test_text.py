@@ -26,7 +26,7 @@ from dstack.files.snapshot_file import save
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import Failure
 from dstack.report.check_json import MANY, check_json
-from dstack.report.rich_text import short_path, shortened_left
+from dstack.report.rich_text import Row, SafeText, short_path, shortened_left
 from dstack.report.summaries import failures_in_words, headline
 from dstack.report.text import WIDTH, print_report
 from dstack.words import UNSEEN, visible
@@ -667,3 +667,12 @@ def test_the_same_failure_of_several_processes_is_one_sentence() -> None:
         "stacks, 2 processes, among them pid 7: no permission.",
         "stacks, pid 7: pid 7 is 7.",
     ]
+
+
+@pytest.mark.parametrize("location", ["", "app.py:7"])
+def test_what_a_row_begins_with_is_dim_and_its_text_is_not(location: str) -> None:
+    console = Console(width=80)
+    (line,) = Row("1  ", "   ", SafeText("text"), location=location).lines(80, console)
+
+    assert line.get_style_at_offset(console, 0).dim
+    assert not line.get_style_at_offset(console, line.plain.index("text")).dim
