@@ -25,5 +25,5 @@ def _page(document: str) -> str:
     text = (ROOT / document).read_text()
     for other, page in PAGES.items():
         text = text.replace(f"]({other}", f"]({page}")
-    text = text.replace("](docs/", "](")
+    text = text.replace("](docs/", "](").replace('="docs/', '="')
     return re.sub(r"\]\([\w./]*?(\w+)\.py\)", lambda match: f"]({examples.link(match[1])})", text)

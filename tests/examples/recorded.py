@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import examples
 from dstack.files.snapshot_file import load
 from dstack.report.check_json import check_json
-from dstack.report.text import report_text
+from dstack.report.text import print_report, report_text
 from tests.clusters.dstack_command import Json
 from tests.paths import ROOT
 
@@ -34,6 +36,12 @@ def report_of(name: str) -> str:
     """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
     with _utc():
         return report_text(_analysed(recorded(name)))
+
+
+def print_report_of(console: Console, name: str) -> None:
+    """Print the same in the colours of a console."""
+    with _utc():
+        print_report(console, _analysed(recorded(name)))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs_hooks.readme import README, with_reports
+from docs_hooks.readme import PICTURES, README, pictures
 from dstack.cli import main
 from dstack.pytest_plugin.options import _OPTIONS
 from tests.paths import ROOT
@@ -97,11 +97,21 @@ def test_the_page_on_pytest_names_all_options_of_the_plugin() -> None:
     assert set(re.findall(r"^\| `(--dstack-[a-z-]+)`", page, re.MULTILINE)) == {f"--dstack-{name}" for name in _OPTIONS}
 
 
-def test_the_readme_has_the_report_as_it_is_printed() -> None:
-    text = README.read_text()
+def test_the_pictures_have_the_report_as_it_is_printed() -> None:
+    drawn = {name: (PICTURES / name).read_text() for name in pictures()}
 
-    assert "<!-- printed: two_actors -->" in text
-    assert with_reports(text) == text, "update it: python -m docs_hooks.readme"
+    assert drawn == pictures(), "update them: python -m docs_hooks.readme"
+
+
+def test_the_pictures_of_the_readme_exist_in_a_light_and_a_dark_form() -> None:
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', README.read_text())
+
+    assert len(named) == 4
+    assert all((ROOT / name).is_file() for name in named)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 700
 
 
 def test_the_readme_has_the_figures_that_were_measured() -> None:
