@@ -30,7 +30,6 @@ from benchmarks import (
     bench_report,
     bench_snapshot,
     bench_start,
-    bench_tui,
 )
 from benchmarks.bench_churn import Tally
 from benchmarks.bench_process import DEEP, MANY
@@ -81,12 +80,10 @@ class Measured:
         self.disturbed = self._shown(*bench_snapshot.measure_pauses(NUMBER, rounds))
         self.processes = self._shown(*bench_process.measure(rounds))
         self.own_disturbed = self._shown(*bench_process.measure_pauses(rounds))
-        self._show(bench_reader.measure(rounds), bench_reader.measure_coroutines(rounds))
-        self._show(*bench_start.measure(rounds, NUMBER))
+        self._show(bench_reader.measure_coroutines(rounds), bench_start.measure(rounds, NUMBER)[0])
         self.reduced = self._shown(*bench_analysis.reducing(rounds))
         self.diagnosed = self._shown(*bench_analysis.diagnosing(rounds))
-        self._show(bench_analysis.files())
-        self._show(bench_tui.measure_timeline(rounds), bench_report.measure(rounds))
+        self._show(bench_analysis.files(), bench_report.measure(rounds))
         self.tallies = {hogs: self._tally(hogs) for hogs in CONCLUSIVE}
 
     def _shown(self, figures: T, table: Results) -> T:
