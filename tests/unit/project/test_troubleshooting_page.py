@@ -6,7 +6,6 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.paths import ROOT
@@ -36,6 +35,8 @@ VARIABLE = "…"
 
 RETURN_REASONS = ("_objection",)
 """Functions that return the reason of a failure."""
+NAMED = re.compile(rf"\b(?:{'|'.join([*REASON_AT, *RETURN_REASONS])})\(")
+"""A file without such a call has no message."""
 
 
 class Message(NamedTuple):
@@ -49,8 +50,8 @@ class Message(NamedTuple):
 class Module:
     """A source file with failure messages."""
 
-    def __init__(self, path: Path) -> None:
-        self._tree = ast.parse(path.read_text(encoding="utf-8"))
+    def __init__(self, text: str) -> None:
+        self._tree = ast.parse(text)
         self._functions = {node.name: node for node in ast.walk(self._tree) if isinstance(node, FUNCTION)}
         self._scopes = {inner: scope for scope in self._functions.values() for inner in ast.walk(scope)}
         self._assignments = [
@@ -143,7 +144,8 @@ def _name(call: ast.Call) -> str:
 
 @functools.cache
 def messages() -> frozenset[Message]:
-    found = {message for path in (ROOT / "dstack").rglob("*.py") for message in Module(path).messages()}
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "dstack").rglob("*.py"))
+    found = {message for text in texts if NAMED.search(text) for message in Module(text).messages()}
     return frozenset(message for message in found if re.search("[a-z]", message.text))
 
 
