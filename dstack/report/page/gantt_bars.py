@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
@@ -35,7 +36,7 @@ HALVINGS, STEPS_OF_A_HALVING = 22, 4
 class GanttRow:
     """One row: the heading of a node, a lane of bars or of spans, or how many tasks ran or waited at each time.
 
-    ``place`` is the full name of its worker with its node. The first row of a worker has its ``worker_id``.
+    ``place`` is the full name of its worker with its node. The first row of a worker has its name and ``worker_id``.
     """
 
     kind: RowKind
@@ -45,6 +46,7 @@ class GanttRow:
     lane: Lane | None = None
     levels: Levels | None = None
     marks: Sequence[Mark] = ()
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +91,30 @@ def _with_headings(tracks: Iterable[RowTrack], rows: dict[str, list[GanttRow]]) 
 
 def _rows(track: RowTrack, *, is_one_of_few: bool) -> Iterator[GanttRow]:
     """Its lanes, the most important ones if there are many, and the number of tasks where they say less than it."""
-    place = f"{track.title}, {track.group}"
+    rows = list(_untitled_rows(track, is_one_of_few=is_one_of_few))
+    of_rows = {id(mark) for row in rows for mark in row.marks}
+    others = [mark for mark in track.marks if id(mark) not in of_rows]
     worker_id = None if track.group == NOT_STARTED else track.key
-    marks = track.marks
-    title = track.title
+    marks = [*rows[0].marks, *others]
+    yield replace(rows[0], title=track.title, worker_id=worker_id, marks=marks, is_first=True)
+    yield from rows[1:]
+
+
+def _untitled_rows(track: RowTrack, *, is_one_of_few: bool) -> Iterator[GanttRow]:
+    """Waits are marked on the bar of their call; those of calls that have not begun, on the row of what waits."""
+    place = f"{track.title}, {track.group}"
     if track.running is not None and len(track.lanes) + track.lanes_left_out > MOST_LANES:
-        yield GanttRow("running", title, place, worker_id, levels=track.running, marks=marks)
-        title, worker_id, marks = "", None, ()
+        yield GanttRow("running", "", place, levels=track.running)
     for number in _shown_lanes(track.lanes):
-        name = title or f"lane {number + 1}"
-        yield GanttRow("lane", name, place, worker_id, lane=track.lanes[number], marks=marks)
-        title, worker_id, marks = "", None, ()
+        lane = track.lanes[number]
+        open_ = {id(one) for one, kind in zip(lane.bars.attempts, lane.bars.kinds, strict=True) if kind in OPEN}
+        marks = [mark for mark in track.marks if id(mark.attempt) in open_]
+        yield GanttRow("lane", f"lane {number + 1}", place, lane=lane, marks=marks)
     for lane in track.spans[:MOST_LANES]:
         yield GanttRow("spans", "spans", place, lane=lane)
-    if _shows_waits(track, is_one_of_few=is_one_of_few):
-        yield GanttRow("waiting", title or "waiting", place, worker_id, levels=track.waiting, marks=marks)
+    queued = [mark for mark in track.marks if mark.attempt is not None and mark.attempt.state == "pending"]
+    if queued or _shows_waits(track, is_one_of_few=is_one_of_few):
+        yield GanttRow("waiting", "waiting", place, levels=track.waiting, marks=queued)
 
 
 def _shown_lanes(lanes: Sequence[Lane]) -> list[int]:
@@ -112,9 +123,7 @@ def _shown_lanes(lanes: Sequence[Lane]) -> list[int]:
 
 
 def _shows_waits(track: RowTrack, *, is_one_of_few: bool) -> bool:
-    if not track.lanes:
-        return True
-    if any(attempt.state == "pending" for attempt in track.attempts):
+    if not track.lanes or any(attempt.state == "pending" for attempt in track.attempts):
         return True
     is_actor = any(attempt.task.kind == "ACTOR_TASK" for attempt in track.attempts)
     return is_one_of_few and is_actor and len(track.waiting) > 0
@@ -179,21 +188,11 @@ def bars_of(rows: Sequence[GanttRow], began_at: float, ended_at: float, most: in
     free = most - len(counted)
     steps = reversed(range(HALVINGS * STEPS_OF_A_HALVING))
     cells = [0.0, *((ended_at - began_at) / 2 ** (step / STEPS_OF_A_HALVING) for step in steps)]
-    first, last = 0, len(cells) - 1
-    while first < last:
-        middle = (first + last) // 2
-        if _number(rows, cells[middle]) <= free:
-            last = middle
-        else:
-            first = middle + 1
-    bars: list[GanttBar] = []
-    waits = 0
-    for number, row in enumerate(rows):
-        if row.lane is not None:
-            bars += _waits(number, row.lane.gaps, cells[first])
-            waits += len(row.lane.gaps)
-            bars += _runs(number, row.lane.bars, cells[first])
-    return GanttBars([*bars, *counted], cells[first], waits - sum(bar.is_wait for bar in bars))
+    cell_s = cells[bisect_left(cells[:-1], True, key=lambda cell: _number(rows, cell) <= free)]
+    lanes = [(number, row.lane) for number, row in enumerate(rows) if row.lane is not None]
+    waits = [bar for number, lane in lanes for bar in _waits(number, lane.gaps, cell_s)]
+    runs = [bar for number, lane in lanes for bar in _runs(number, lane.bars, cell_s)]
+    return GanttBars([*waits, *runs, *counted], cell_s, sum(len(lane.gaps) for _, lane in lanes) - len(waits))
 
 
 def _number(rows: Sequence[GanttRow], cell_s: float) -> int:

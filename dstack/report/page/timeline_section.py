@@ -1,8 +1,6 @@
-"""The timeline of tasks as a Gantt chart, and the steps of its pipelines.
+"""The timeline of tasks as a chart, and the steps of its pipelines.
 
-The chart has bars on rows, waits as marks, and the axes of time apart, so that they stay in view. It is empty in the
-page, which has short columns, with each text once: its script makes the columns of the chart from them, and finds the
-bar below the pointer, as many bars are narrower than a pixel.
+The page has the names of the rows, and the bars as columns of numbers with each text once. A script draws them.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import localtime
-
-from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
 
 from dstack.analysis.history import slices
 from dstack.analysis.history.critical_path import CriticalPath
@@ -24,56 +20,37 @@ from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
 from dstack.report import critical_path_text, summaries
 from dstack.report.page.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
-from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render, theme_colour
+from dstack.report.page.section import ReportData, Section, data_element, render
 from dstack.words import SHOWN, capitalised, plural, short_duration, shortly, visible
 
-KINDS: Mapping[int, tuple[str, str]] = {
-    slices.ARGUMENTS: ("waits for arguments", "#e3c34a"),
-    slices.RESOURCES: ("waits for resources", "#eb9a5c"),
-    slices.SENT: ("waits for its worker", "#b9a3e3"),
-    slices.QUEUE: ("waits for its actor", "#d98fca"),
-    slices.FINISHED: ("finished", "#86b4e8"),
-    slices.RUNNING: ("running", "#5cc28a"),
-    slices.WAITING: ("has begun, and waits now", "#c9ced6"),
-    slices.STUCK: ("can never proceed", "#d0806a"),
-    slices.FAILED: ("failed", "#f0717b"),
+KINDS: Mapping[int, str] = {
+    slices.ARGUMENTS: "waits for arguments",
+    slices.RESOURCES: "waits for resources",
+    slices.SENT: "waits for its worker",
+    slices.QUEUE: "waits for its actor",
+    slices.FINISHED: "finished",
+    slices.RUNNING: "running",
+    slices.WAITING: "has begun, and waits now",
+    slices.STUCK: "can never proceed",
+    slices.FAILED: "failed",
 }
-"""The words for what a bar is, and its colour, on which black text is readable, in a light and a dark page."""
-FUNCTION_COLOURS = (
-    "#86b4e8",
-    "#f0b36b",
-    "#8fd19e",
-    "#d98fca",
-    "#c9b458",
-    "#74cbd1",
-    "#e58f80",
-    "#a99ee8",
-    "#b5d36a",
-    "#c9a58b",
-)
-OTHER_COLOUR = "#b4b8be"
+"""The words for what a bar is; its colour is ``--kind-N`` in the style of the page."""
+COLOURED_FUNCTIONS = 10
+"""So many functions have a colour of their own, ``--function-N``; the others share the one after the last."""
 LONGEST_ERROR = 300
 SHOWN_FUNCTIONS = 5
 MOST_MARKS_OF_A_ROW = 10
 UNIQUE_PART = 16
 """So many hexadecimal digits at the beginning of a task's id differ from task to task; the rest is its actor or job."""
-ROW_PX = 18
-AXES_PX = 58
-BAR_COLUMNS = ("left", "right", "top", "bottom", "colour", "alpha")
-EDGES = ("left", "right", "top", "bottom")
-"""The columns of what is drawn over some bars: hatches, and outlines of those on the critical path."""
-MARK_COLUMNS = ("x", "y", "from")
-CLOCK = DatetimeTickFormatter(
-    microseconds="%H:%M:%S.%f",
-    milliseconds="%H:%M:%S.%3N",
-    seconds="%H:%M:%S",
-    minsec="%H:%M:%S",
-    minutes="%H:%M",
-    hourmin="%H:%M",
-    hours="%d %b %H:%M",
-    days="%d %b",
-)
 KEY = "timeline"
+
+
+class _Numbers(dict[str, int]):
+    """The numbers of texts, the same for equal ones."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,65 +58,80 @@ class GanttData:
     """What the script needs; ``functions`` are those with a colour of their own."""
 
     data: Mapping[str, object]
-    functions: Sequence[tuple[str, str]]
+    functions: Sequence[str]
 
 
 def gantt_data(
     bars: Sequence[GanttBar],
     rows: Sequence[GanttRow],
-    began_at: float,
+    timeline: Timeline,
     stack_of_task: Mapping[str, str],
     stack_ids: Mapping[Key, str],
     critical: Collection[int] = (),
 ) -> GanttData:
-    """The columns; times are relative to ``began_at``, and ids are those of the elements with stacks.
+    """The columns; times are relative to the beginning of the timeline, and ids are those of elements with stacks.
 
     ``critical`` are the Python ids of the attempts that are on the critical path.
     """
-    names: dict[str, int] = {}
-    notes: dict[str, int] = {}
-    endings: dict[str, int] = {}
-    stacks: dict[str, int] = {}
+    names, notes, endings, stacks = _Numbers(), _Numbers(), _Numbers(), _Numbers()
     coloured = _coloured(bars)
     functions = {number: _functions(row.levels.bars.attempts) for number, row in enumerate(rows) if row.levels}
     columns: dict[str, list[object]] = defaultdict(list)
     for bar in bars:
-        one = bar.attempts[0] if len(bar.attempts) == 1 else None
-        columns["left"].append(round(bar.began_at - began_at, 6))
-        columns["right"].append(round(bar.ended_at - began_at, 6))
-        columns["row"].append(bar.row)
-        columns["kind"].append(bar.kind)
-        columns["level"].append(-1 if bar.level is None else round(bar.level, 2))
-        columns["count"].append(bar.mean if bar.level is not None else len(bar.attempts))
-        columns["busy"].append(round(bar.busy, 2))
-        columns["name"].append(_number(names, _name(bar)))
-        columns["note"].append(_number(notes, functions.get(bar.row, "") if bar.level is not None else _note(bar)))
-        columns["task"].append(one.task.task_id[:UNIQUE_PART] if one else "")
-        columns["ending"].append(_number(endings, one.task.task_id[UNIQUE_PART:] if one else ""))
-        columns["stack"].append(_number(stacks, _stack(bar, one, stack_of_task)))
-        columns["critical"].append(int(not bar.is_wait and any(_is_critical(one, critical) for one in bar.attempts)))
+        is_count = bar.level is not None
+        task_id = bar.attempts[0].task.task_id if len(bar.attempts) == 1 else ""
+        is_driver = any(map(_is_driver, bar.attempts))
+        is_critical = not bar.is_wait and not is_driver and any(id(one) in critical for one in bar.attempts)
+        values = {
+            "left": round(bar.began_at - timeline.began_at, 6),
+            "right": round(bar.ended_at - timeline.began_at, 6),
+            "row": bar.row,
+            "kind": bar.kind,
+            "level": round(bar.level, 2) if bar.level is not None else -1,
+            "count": bar.mean if is_count else 0 if is_driver else len(bar.attempts),
+            "busy": round(bar.busy, 2),
+            "name": names[_name(bar)],
+            "note": notes[functions[bar.row] if is_count else _note(bar)],
+            "task": task_id[:UNIQUE_PART],
+            "ending": endings[task_id[UNIQUE_PART:]],
+            "stack": stacks[stack_of_task.get(task_id, "") if bar.kind in slices.OPEN else ""],
+            "critical": int(is_critical),
+            "lead": _lead_s(bar),
+        }
+        for column, value in values.items():
+            columns[column].append(value)
     data = {
         **columns,
+        "caller": list(_callers(bars, timeline)),
         "names": list(map(visible, names)),
-        "colours": [coloured.get(name, OTHER_COLOUR) for name in names],
+        "colours": [coloured.get(name, COLOURED_FUNCTIONS) for name in names],
         "notes": list(notes),
         "endings": list(map(visible, endings)),
         "stacks": list(stacks),
-        "words": {kind: words for kind, (words, _) in KINDS.items()},
-        "kindColours": {kind: colour for kind, (_, colour) in KINDS.items()},
-        "marks": list(_marks(rows, began_at, stack_ids)),
+        "words": KINDS,
+        "marks": list(_marks(rows, timeline.began_at, stack_ids)),
     }
-    return GanttData(data, [(visible(name), colour) for name, colour in coloured.items()])
+    return GanttData(data, list(map(visible, coloured)))
 
 
-def _is_critical(attempt: Attempt, critical: Collection[int]) -> bool:
-    """Whether an attempt is marked as on the critical path; drivers always are, so they are not."""
-    return id(attempt) in critical and attempt.task.kind != "DRIVER_TASK"
+def _callers(bars: Sequence[GanttBar], timeline: Timeline) -> Iterator[int]:
+    """For each bar the number of the bar that called all of its attempts, or -1."""
+    ran = [(number, one) for number, bar in enumerate(bars) if not bar.is_wait for one in bar.attempts]
+    bar_of = {id(one): number for number, one in ran}
+    for bar in bars:
+        callers = {bar_of.get(id(timeline.history.caller(one)), -1) for one in bar.attempts}
+        yield callers.pop() if len(callers) == 1 else -1
 
 
-def _number(numbers: dict[str, int], text: str) -> int:
-    """The number of a text, the same for equal ones."""
-    return numbers.setdefault(text, len(numbers))
+def _lead_s(bar: GanttBar) -> float:
+    """How long before the beginning of a bar its attempt was submitted; 0 for several and for waits."""
+    submitted = bar.attempts[0].submitted_at if len(bar.attempts) == 1 and not bar.is_wait else None
+    return 0 if submitted is None else max(0, round(bar.began_at - submitted, 6))
+
+
+def _is_driver(attempt: Attempt) -> bool:
+    """Whether this is a driver: it counts as no task, and always is on the critical path."""
+    return attempt.task.kind == "DRIVER_TASK"
 
 
 def _marks(rows: Sequence[GanttRow], began_at: float, stack_ids: Mapping[Key, str]) -> Iterable[Mapping[str, object]]:
@@ -152,6 +144,7 @@ def _marks(rows: Sequence[GanttRow], began_at: float, stack_ids: Mapping[Key, st
             more = len(row.marks) - len(texts)
             yield {
                 "row": number,
+                "stuck": any(mark.is_stuck for mark in row.marks),
                 "at": round(at, 6),
                 "from": round(max(0.0, at - longest), 6),
                 "texts": [*texts, f"{plural(more, 'more wait')}"] if more else texts,
@@ -166,14 +159,8 @@ def _mark_text(mark: Mark) -> str:
 
 def _name(bar: GanttBar) -> str:
     """The function of most of its attempts; empty for a count."""
-    if not bar.attempts:
-        return ""
-    return _function(bar.attempts[0]) if len(bar.attempts) == 1 else _most_common(bar.attempts)
-
-
-def _most_common(attempts: Sequence[Attempt]) -> str:
-    ((name, _),) = Counter(map(_function, attempts)).most_common(1)
-    return name
+    common = Counter(map(_function, bar.attempts)).most_common(1)
+    return common[0][0] if common else ""
 
 
 def _function(attempt: Attempt) -> str:
@@ -182,7 +169,7 @@ def _function(attempt: Attempt) -> str:
 
 def _note(bar: GanttBar) -> str:
     """The attempt and error of one, the functions of several."""
-    if len(bar.attempts) > 1:
+    if len(bar.attempts) != 1:
         return _functions(bar.attempts)
     task = bar.attempts[0].task
     parts = [f"attempt {task.attempt + 1}"] if task.attempt else []
@@ -197,61 +184,14 @@ def _functions(attempts: Iterable[Attempt]) -> str:
     return shortly([f"{count:,} × {visible(name)}" for name, count in counts], shown=SHOWN_FUNCTIONS)
 
 
-def _stack(bar: GanttBar, attempt: Attempt | None, stack_of_task: Mapping[str, str]) -> str:
-    return stack_of_task.get(attempt.task.task_id, "") if attempt and bar.kind in slices.OPEN else ""
-
-
-def _coloured(bars: Iterable[GanttBar]) -> dict[str, str]:
-    """The colours of the functions that take most of the time."""
-    times: Counter[str] = Counter()
+def _coloured(bars: Iterable[GanttBar]) -> dict[str, int]:
+    """The numbers of the functions that take most of the time."""
+    times: dict[str, float] = defaultdict(float)
     for bar in bars:
-        if bar.attempts and not bar.is_wait and bar.attempts[0].task.kind != "DRIVER_TASK":
-            times[_name(bar)] += bar.ended_at - bar.began_at  # type: ignore[assignment]  # typed for whole numbers
-    found = [name for name, _ in times.most_common(len(FUNCTION_COLOURS))]
-    return dict(zip(found, FUNCTION_COLOURS, strict=False))
-
-
-def gantt_charts(key: str, rows: int, span_s: float) -> Mapping[str, Plot]:
-    """The axes and the bars below them; their elements have the ids ``KEY-axes`` and ``KEY-bars``."""
-    return {f"{key}-axes": _axes(f"{key}-axes", span_s), f"{key}-bars": _bars(f"{key}-bars", rows, span_s)}
-
-
-def _axes(name: str, span_s: float) -> Plot:
-    chart = new_chart(name, AXES_PX, Range1d(start=0, end=span_s), Range1d(start=0, end=1), zoom=None)
-    chart.extra_x_ranges = {"clock": Range1d(start=0, end=1)}
-    chart.min_border = 0
-    chart.add_layout(LinearAxis(), "above")
-    chart.add_layout(DatetimeAxis(x_range_name="clock", formatter=CLOCK.clone()), "above")
-    chart.scatter([], [])  # Bokeh warns of a chart without any
-    return chart
-
-
-def _bars(name: str, rows: int, span_s: float) -> Plot:
-    x_range = Range1d(start=0, end=span_s, bounds=(0, span_s))
-    chart = new_chart(name, rows * ROW_PX, x_range, Range1d(start=rows, end=0), zoom="width")
-    chart.toolbar_location = None
-    chart.toolbar.active_drag = next(tool for tool in chart.toolbar.tools if isinstance(tool, BoxZoomTool))
-    chart.min_border = 0
-    chart.xgrid.visible = True
-    shades = {"fill_color": "colour", "fill_alpha": "alpha", "line_color": "colour", "line_alpha": "alpha"}
-    rectangles(chart, BAR_COLUMNS, **shades)
-    rectangles(  # apart, as a pattern for each bar would take a second for each 100 of them
-        chart,
-        EDGES,
-        fill_color=None,
-        line_color=None,
-        hatch_pattern="/",
-        hatch_color="#5c0010",
-        hatch_scale=6,
-    )
-    outlines = rectangles(chart, EDGES, fill_color=None, line_width=2)
-    outlines.tags = [theme_colour("line_color", "--text")]
-    marks = ColumnDataSource({column: [] for column in MARK_COLUMNS})
-    lines = chart.segment(x0="from", x1="x", y0="y", y1="y", source=marks, line_width=2)
-    lines.tags = [theme_colour("line_color", "--mark")]
-    points = chart.scatter("x", "y", source=marks, marker="diamond", size=11)
-    points.tags = [theme_colour("fill_color", "--mark"), theme_colour("line_color", "--background")]
-    return chart
+        if bar.attempts and not bar.is_wait and not _is_driver(bar.attempts[0]):
+            times[_name(bar)] += bar.ended_at - bar.began_at
+    longest = sorted(times, key=lambda name: -times[name])[:COLOURED_FUNCTIONS]
+    return {name: number for number, name in enumerate(longest)}
 
 
 def section(data: ReportData) -> Section | None:
@@ -264,10 +204,9 @@ def section(data: ReportData) -> Section | None:
     bars = bars_of(rows.rows, began_at, ended_at)
     path = timeline.critical_path
     critical = path.attempts if path else ()
-    made = gantt_data(bars.bars, rows.rows, began_at, _stacks_of_tasks(data), data.stack_ids, critical)
+    made = gantt_data(bars.bars, rows.rows, timeline, _stacks_of_tasks(data), data.stack_ids, critical)
     offset_s = localtime(began_at).tm_gmtoff
     span_s = max(1e-3, ended_at - began_at) * 1.01  # the marks at its end are in view
-    times = {"began": began_at, "offset": offset_s, "span": span_s, "rowPx": ROW_PX}
     pipelines = summaries.shown_pipelines(timeline)
     body = render(
         "timeline.html",
@@ -275,11 +214,11 @@ def section(data: ReportData) -> Section | None:
         counts=summaries.counts_in_words(timeline),
         rows=rows.rows,
         stacks=_stacks_of_workers(data),
-        kinds=[(words, colour, kind >= slices.STUCK) for kind, (words, colour) in KINDS.items()],
+        kinds=KINDS,
         functions=made.functions,
-        other=OTHER_COLOUR,
+        others=COLOURED_FUNCTIONS,
         offset=f"{offset_s // 3600:+03d}:{abs(offset_s) % 3600 // 60:02d}",
-        data=data_element({**made.data, **times}, "gantt-data"),
+        data=data_element({**made.data, "began": began_at, "offset": offset_s, "span": span_s}, "gantt-data"),
         notes=[*left_out(rows), *_merged(bars), *(f"{remark}." for remark in summaries.remarks_on(timeline))],
         starving=list(map(capitalised, data.analysed.starving)),
         columns=summaries.STEP_COLUMNS,
@@ -292,26 +231,18 @@ def section(data: ReportData) -> Section | None:
             for one in pipelines[:SHOWN]
         ],
         more_pipelines=len(pipelines) - SHOWN,
-        path=_path(timeline, path) if path else None,
+        path_title=critical_path_text.path_title(path) if path else "",
+        path_columns=critical_path_text.COLUMNS,
+        path_rows=critical_path_text.path_rows(path) if path else (),
+        path_lines=_path_lines(timeline, path) if path else (),
     )
-    return Section(KEY, "Timeline", body, gantt_charts(KEY, len(rows.rows), span_s), "gantt.js")
+    return Section(KEY, "Timeline", body, script="gantt.js")
 
 
-@dataclass(frozen=True, slots=True)
-class _PathTexts:
-    """The texts of the critical path: its title, a table, and lines about its iterations and about changes."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[str]
-
-
-def _path(timeline: Timeline, path: CriticalPath) -> _PathTexts:
+def _path_lines(timeline: Timeline, path: CriticalPath) -> list[str]:
+    """Lines about its iterations and about changes."""
     longest = critical_path_text.longest_in_words(path)
-    predictions = critical_path_text.predictions_in_words(WhatIf(timeline.run, path))
-    title, rows = critical_path_text.path_title(path), critical_path_text.path_rows(path)
-    return _PathTexts(title, critical_path_text.COLUMNS, rows, [*filter(None, (longest,)), *predictions])
+    return [*filter(None, (longest,)), *critical_path_text.predictions_in_words(WhatIf(timeline.run, path))]
 
 
 def _timeline(data: ReportData) -> Timeline | None:

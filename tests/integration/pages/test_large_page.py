@@ -24,4 +24,4 @@ def test_the_page_of_a_thousand_workers_is_drawn(browser: Any, tmp_path: Path) -
     open_page(browser, path)
 
     assert errors(browser) == []
-    assert len(browser.execute_script("return Object.keys(charts)")) >= 3
+    assert browser.execute_script("return Number(document.querySelector('.gantt-bars canvas').dataset.end)") > 0

@@ -10,8 +10,10 @@ from dstack.analysis.history.slices import FAILED, FINISHED, RESOURCES, RUNNING
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
+from dstack.files.snapshot_file import load
 from dstack.model.snapshot import TaskAttempt
 from dstack.report.page.gantt_bars import LATEST, MOST_LANES, GanttBars, GanttRows, bars_of, left_out, rows_of
+from tests.paths import RECORDED_CALLS
 from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index
 from tests.unit.support.large_histories import history_snapshot
 
@@ -66,6 +68,19 @@ def test_a_worker_with_many_lanes_has_a_row_that_counts_and_the_lanes_that_matte
     assert any(1.7e9 + 100 in row.lane.bars.ends for row in found.rows if row.lane)
     assert list(left_out(found)) == [
         f"{16 - MOST_LANES} lanes of workers that run many tasks at once left out; their first row counts all."
+    ]
+
+
+def test_a_wait_is_marked_on_the_bar_of_its_call_and_that_of_a_queued_call_on_the_row_of_what_waits() -> None:
+    timeline = AnalysedSnapshot.of(load(RECORDED_CALLS)).timeline
+    assert timeline is not None
+    rows = rows_of(TimelineRows(timeline, "worker").tracks).rows
+    marks = [(row.kind, mark.attempt) for row in rows if "Trainer" in row.place for mark in row.marks]
+
+    assert sorted((kind, one.task.name, one.state) for kind, one in marks if one is not None) == [
+        ("lane", "Trainer.sync", "running"),
+        ("waiting", "Trainer.step", "pending"),
+        ("waiting", "Trainer.version", "pending"),
     ]
 
 

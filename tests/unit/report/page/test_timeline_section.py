@@ -16,7 +16,7 @@ from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory
 from dstack.report.page.gantt_bars import bars_of, rows_of
 from dstack.report.page.section import ReportData, Section
-from dstack.report.page.timeline_section import FUNCTION_COLOURS, GanttData, gantt_data, section
+from dstack.report.page.timeline_section import COLOURED_FUNCTIONS, GanttData, gantt_data, section
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene
@@ -46,19 +46,20 @@ def test_the_chart_has_the_rows_of_the_workers_and_the_waits_of_the_snapshot() -
 
     assert rows[:3] == ["Node 192.0.2.2 (980566a4)", "actor Rollout c2f0c4ae, pid 15741", "lane 2"]
     assert page.text.startswith("121 attempts of tasks in 14 s, in 14 processes on 2 nodes: 116 finished, 1 failed")
-    assert len(marks) == 3
+    assert [(mark["row"], mark["stuck"]) for mark in marks if not mark["stack"]] == [(25, True)]
+    assert (rows[24], rows[25]) == ("actor Trainer 34b17d9f, pid 15620", "waiting")
     assert any("waits in ray.get for Rollout.pause" in text for mark in marks for text in mark["texts"])
     links = {one.attributes["href"].removeprefix("#") for one in page.all("a")}
-    assert (
-        links == {mark["stack"] for mark in marks} == set(ReportData(AnalysedSnapshot.of(PIPELINE)).stack_ids.values())
-    )
+    stacks = {mark["stack"] for mark in marks if mark["stack"]}
+    assert links == stacks == set(ReportData(AnalysedSnapshot.of(PIPELINE)).stack_ids.values())
 
 
 def test_the_steps_of_pipelines_are_tables() -> None:
     page = page_of(PIPELINE)
 
     assert next(page.all("h3")).text == "5 chains through Trainer.step → Store.size"
-    assert [cell.text for cell in next(page.all("table")).all("td")][:3] == ["Trainer.step", "5", "85 ms"]
+    _, steps, *_ = page.all("table")
+    assert [cell.text for cell in steps.all("td")][:3] == ["Trainer.step", "5", "85 ms"]
 
 
 def test_bars_on_the_critical_path_are_marked_and_its_parts_are_a_table() -> None:
@@ -111,7 +112,7 @@ def data_of(*attempts: TaskAttempt, most: int = 1_000, stacks: Mapping[str, str]
     timeline = Timeline(index(*attempts))
     rows = rows_of(TimelineRows(timeline, "worker").tracks).rows
     bars = bars_of(rows, timeline.began_at, timeline.ended_at, most)
-    return gantt_data(bars.bars, rows, timeline.began_at, stacks, {})
+    return gantt_data(bars.bars, rows, timeline, stacks, {})
 
 
 def test_a_bar_has_its_task_its_error_and_the_stack_of_what_runs() -> None:
@@ -128,7 +129,20 @@ def test_a_bar_has_its_task_its_error_and_the_stack_of_what_runs() -> None:
     assert found["names"][found["name"][running]] == "train\\x1b"
     assert [found["stacks"][found["stack"][one]] for one in (failed, running)] == ["", "stack-2"]
     columns = ("left", "right", "row", "kind", "level", "count", "busy", "name", "note", "task", "ending", "stack")
-    assert len({len(found[column]) for column in columns}) == 1
+    assert len({len(found[column]) for column in (*columns, "critical", "lead", "caller")}) == 1
+
+
+def test_a_bar_has_the_bar_of_its_caller_and_when_it_was_called() -> None:
+    found: Any = data_of(
+        attempt(1, "outer", submitted=0, started=1, worker=1),
+        attempt(2, "inner", submitted=2, started=5, ended=6, worker=2, parent=task_id(1)),
+    ).data
+    names = [found["names"][name] for name in found["name"]]
+    inner = max(number for number, name in enumerate(names) if name == "inner")
+
+    assert names[found["caller"][inner]] == "outer"
+    assert found["lead"][inner] == 3.0
+    assert found["caller"][names.index("outer")] == -1
 
 
 def test_functions_with_most_time_have_colours_and_a_merged_bar_lists_its_own() -> None:
@@ -136,6 +150,6 @@ def test_functions_with_most_time_have_colours_and_a_merged_bar_lists_its_own() 
     found = data_of(driver_attempt(), *runs, most=30)
     notes: Any = found.data["notes"]
 
-    assert [colour for _, colour in found.functions] == list(FUNCTION_COLOURS)
+    assert len(found.functions) == COLOURED_FUNCTIONS
     assert any("1 × f" in note and "more" in note for note in notes)
-    assert "driver" not in dict(found.functions)
+    assert "driver" not in found.functions
