@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from time import localtime, strftime
-
-from bokeh.models import ColumnDataSource, DatetimeAxis, HoverTool, Plot, Range1d, TapTool
 
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -24,97 +21,65 @@ from dstack.analysis.views.snapshot_changes import (
 from dstack.analysis.views.snapshot_diff import require_same_cluster
 from dstack.model.diagnosis import Verdict
 from dstack.observed.processes import Frame
-from dstack.report.page.section import ReportData, Section, new_chart, render, theme_colour
+from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import location
 from dstack.report.summaries import headline
-from dstack.words import duration, visible
+from dstack.words import duration
 
 MAX_SPANS = 12
 """The most findings in the chart; those that last longest are shown."""
 ROW_PX = 36
-AROUND_PX = 80
-MARGIN = 0.03
-"""The space at both ends, as a part of the time shown."""
-STYLES: dict[Verdict, tuple[str, str]] = {
-    "deadlock": ("hex", "#d9364c"),
-    "hang": ("square", "#d9364c"),
-    "stalled": ("triangle", "#c77d00"),
-    "unknown": ("x", "#8e44ad"),
-    "running": ("diamond", "#3a7fd5"),
-    "idle": ("star", "#2e9d55"),
+TICKS = 4
+FIRST, LAST = 3.0, 97.0
+"""Where the first and the last snapshot are, in percent of the width."""
+SIGN_OF_VERDICT: Mapping[Verdict, str] = {
+    "idle": "★",
+    "running": "◆",
+    "unknown": "✕",
+    "stalled": "▲",
+    "hang": "■",
+    "deadlock": "⬢",
 }
-"""The marker and the colour of each verdict."""
+DAY_S = 86_400
 MAX_COMPARED = 20
 """The last changes are shown in detail."""
 MAX_LINES = 12
 """The most lines for the findings, waits, executions or workers of one change."""
 
 
-def past_chart(name: str, taken_at: Sequence[float], verdicts: Sequence[Verdict], spans: Sequence[FindingSpan]) -> Plot:
+@dataclass(frozen=True, slots=True)
+class PastSpan:
+    """A finding as a bar of the chart: from where to where, in percent of the width."""
+
+    verdict: Verdict
+    text: str
+    first: float
+    last: float
+
+
+class PastChart:
     """A row of verdicts, one for each snapshot, and a row for each finding from its first to its last snapshot."""
-    times = [_local_ms(one) for one in taken_at]
-    longest = sorted(spans, key=lambda span: span.first - span.last)[:MAX_SPANS]
-    shown = [span for span in spans if span in longest]
-    late = [(span, times[span.first] > (times[0] + times[-1]) / 2) for span in shown]
-    margin = max(1000.0, MARGIN * (times[-1] - times[0]))
-    x_range = Range1d(start=times[0] - margin, end=times[-1] + margin)
-    y_range = Range1d(start=len(shown) + 0.8, end=-0.6)
-    chart = new_chart(name, AROUND_PX + ROW_PX * (1 + len(shown)), x_range, y_range, zoom="width")
-    chart.add_layout(DatetimeAxis(), "below")
-    bars = chart.hbar(
-        left="first",
-        right="last",
-        y="row",
-        height=0.24,
-        fill_color="colour",
-        line_color="colour",
-        line_width=4,
-        source=ColumnDataSource(
-            {
-                "first": [times[span.first] for span in shown],
-                "last": [times[span.last] for span in shown],
-                "row": [float(row) for row in range(1, len(shown) + 1)],
-                "colour": [STYLES[verdict_of(span.kind)][1] for span in shown],
-                "text": [visible(f"{span.kind}: {span.summary}") for span in shown],
-                "label_at": [times[span.last if is_late else span.first] for span, is_late in late],
-                "align": ["right" if is_late else "left" for _, is_late in late],
-            }
-        ),
-    )
-    labels = chart.text(
-        x="label_at",
-        y="row",
-        text="text",
-        text_align="align",
-        y_offset=-8,
-        text_font_size="12px",
-        source=bars.data_source,
-    )
-    labels.tags = [theme_colour("text_color", "--text")]
-    marks = chart.scatter(
-        x="time",
-        y=0.0,
-        size=16,
-        marker="marker",
-        fill_color="colour",
-        line_color="colour",
-        nonselection_fill_alpha=1.0,
-        source=ColumnDataSource(
-            {
-                "time": times,
-                "marker": [STYLES[verdict][0] for verdict in verdicts],
-                "colour": [STYLES[verdict][1] for verdict in verdicts],
-                "text": [f"{number}: {verdict}" for number, verdict in enumerate(verdicts, 1)],
-            }
-        ),
-    )
-    chart.add_tools(HoverTool(renderers=[bars, marks], tooltips=[("", "@text")]), TapTool(renderers=[marks]))
-    return chart
 
+    def __init__(self, taken_at: Sequence[float], spans: Sequence[FindingSpan]) -> None:
+        self._began_at, self._lasts_s = taken_at[0], max(1e-3, taken_at[-1] - taken_at[0])
+        self.places = [FIRST + (LAST - FIRST) * (at - self._began_at) / self._lasts_s for at in taken_at]
+        longest = sorted(spans, key=lambda span: span.first - span.last)[:MAX_SPANS]
+        self.spans = [
+            PastSpan(verdict_of(span.kind), f"{span.kind}: {span.summary}", *self._ends(span))
+            for span in spans
+            if span in longest
+        ]
 
-def _local_ms(unix_s: float) -> float:
-    """What Bokeh shows as the local time of this machine, since it knows no time zones."""
-    return (unix_s + time.localtime(unix_s).tm_gmtoff) * 1000
+    def _ends(self, span: FindingSpan) -> tuple[float, float]:
+        return self.places[span.first], self.places[span.last]
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Where some times are, and their texts."""
+        form = "%H:%M:%S" if self._lasts_s < DAY_S else "%d %b %H:%M"
+        parts = [number / (TICKS - 1) for number in range(TICKS)]
+        times = [strftime(form, localtime(self._began_at + part * self._lasts_s)) for part in parts]
+        return [(FIRST + (LAST - FIRST) * part, text) for part, text in zip(parts, times, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +129,19 @@ def section(data: ReportData) -> Section | None:
     if len(series) < 2:
         return None
     spans = finding_spans([one.summary for one in series])
-    chart = past_chart("past-chart", [one.taken_at for one in series], [one.verdict for one in series], spans)
     changed = [one for one in series if one.groups]
     compared = changed[-MAX_COMPARED:]
     body = render(
         "past.html",
+        chart=PastChart([one.taken_at for one in series], spans),
+        row_px=ROW_PX,
+        signs=SIGN_OF_VERDICT,
         series=series,
         compared=compared[::-1],
         linked={one.number for one in compared},
         left_out=len(changed) - len(compared),
     )
-    return Section("past", "Snapshots", body, {"past-chart": chart}, "past.js")
+    return Section("past", "Snapshots", body)
 
 
 def _series(snapshots: Iterator[AnalysedSnapshot]) -> Iterator[PastSnapshot]:

@@ -30,7 +30,10 @@ for (const one of document.querySelectorAll("input")) {
   one.value = "hacked";
   for (const name of ["input", "change"]) one.dispatchEvent(new Event(name, {bubbles: true}));
 }
-for (const one of document.querySelectorAll("main a, main button, main summary, main th, main td")) one.click();
+for (const one of document.querySelectorAll("main a, main button, main summary, main th, main td")) {
+  if (one.click) one.click();
+  else one.dispatchEvent(new MouseEvent("click", {bubbles: true, cancelable: true})); // of an SVG
+}
 """
 """Opens, hovers, searches and clicks everything."""
 FOREIGN = f"""

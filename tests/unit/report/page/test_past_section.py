@@ -39,6 +39,12 @@ def test_each_snapshot_has_a_line_and_what_changed_is_listed() -> None:
     body = body_of(earlier(60, workers=2), earlier(30))
 
     assert re.findall(r'<tr id="past-(\d)">', body) == ["1", "2", "3"]
+    assert re.findall(r'<a href="#past-(\d)"><text class="(\w+)" x="([0-9.]+)%"', body) == [
+        ("1", "running", "3.0"),
+        ("2", "deadlock", "50.0"),
+        ("3", "deadlock", "97.0"),
+    ]
+    assert re.findall(r'<line class="(\w+)" x1="([0-9.]+)%" x2="([0-9.]+)%"', body)[-1] == ("deadlock", "50.0", "97.0")
     assert re.findall(r'class="verdict (\w+)"', body) == ["running", "deadlock", "deadlock"]
     assert "<td>no changes</td>" in body
     (changes,) = re.findall(r"<summary>(.+?)</summary>", body)
