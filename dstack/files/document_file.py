@@ -24,6 +24,8 @@ from dstack.observed.calls import Int
 from dstack.processes.gc_pause import GcPause
 from dstack.words import UNSEEN
 
+READ_DIRECTORIES = "Give a file of it, or open all of them: dstack tui {}"
+
 MAX_BYTES = 256 * 2**20
 """The largest file that is read, and the most it may unpack to: a snapshot of 40,000 workers at 6 kB each."""
 
@@ -87,14 +89,17 @@ class DocumentFormat(Generic[_D]):
         Raises :class:`UsageError` for a name that does not end in ``.json`` or ``.json.gz``, and
         :class:`SnapshotFileError` for all other failures.
         """
-        is_gzip = self.is_gzip(path)
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise SnapshotFileError(
-                    f"{path} is not a regular file.", "Give a file, not a device, a pipe or a directory."
-                )
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise SnapshotFileError(f"{path} is a directory.", READ_DIRECTORIES.format(path))
+            is_gzip = self.is_gzip(path)
+            if not stat.S_ISREG(mode):
+                raise SnapshotFileError(f"{path} is not a regular file.", "Give a file, not a device or a pipe.")
             with path.open("rb") as file:
                 data = _read(gzip.GzipFile(fileobj=file) if is_gzip else file)
+        except FileNotFoundError as error:
+            raise SnapshotFileError(f"{path}: no such file.", "Check the name.") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise SnapshotFileError(f"{path} is not valid gzip: {ends_of(error)}.", self.remedy) from error
         except OSError as error:
@@ -141,8 +146,8 @@ class DocumentFormat(Generic[_D]):
     def require_writable(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Raise :class:`UsageError` if :meth:`save` would not take ``path``; ask before the work for its content."""
         if os.fspath(path) != STDOUT:
-            self.is_gzip(Path(path))
             require_new(path, force=force)
+            self.is_gzip(Path(path))
 
     def is_gzip(self, path: Path) -> bool:
         """Whether the file is compressed, by its name. Raises :class:`UsageError` for a name of another kind."""

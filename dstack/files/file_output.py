@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,18 @@ CHECK_STDOUT = "Check where standard output is redirected to."
 
 
 def require_new(path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Raise :class:`UsageError` if a file exists there, unless ``force``; ask before the work for its content."""
-    if os.fspath(path) != STDOUT and not force and os.path.lexists(path):
+    """Raise :class:`DstackError` unless a file can be there; ask before the work for its content.
+
+    It must be in a directory that exists, be none itself, and be new unless ``force``.
+    """
+    name = os.fspath(path)
+    if name == STDOUT:
+        return
+    if os.path.isdir(path):
+        raise SnapshotFileError(f"{name} is a directory.", "Give the name of a file.")
+    if not os.path.isdir(folder := os.path.dirname(name) or os.curdir):
+        raise SnapshotFileError(f"{folder}: no such directory.", f"Create it: mkdir -p {folder}")
+    if not force and os.path.lexists(path):
         raise _exists(path)
 
 
@@ -43,6 +52,8 @@ def _exists(path: str | os.PathLike[str]) -> UsageError:
 
 
 def _write(path: Path, data: bytes, *, replace: bool) -> None:
+    import tempfile  # takes a fifth of the time of help
+
     handle, temporary = tempfile.mkstemp(prefix=".dstack-", dir=path.parent)
     try:
         with open(handle, "wb") as file:

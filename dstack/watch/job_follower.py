@@ -63,22 +63,28 @@ class JobFollower:
         while True:
             try:
                 poll = self._collector.poll(POLL_S, with_jobs=True)
-                answered_at = time.monotonic()
-                jobs = jobs_called(poll.jobs, self._job)
             except ClusterError as error:
                 if time.monotonic() - answered_at > LOST_S:
                     raise
                 self._say(f"no answer, retrying: {error.message}")
-            except UsageError:
-                if time.monotonic() - began > APPEARS_S:
-                    raise
-                self._say(f"waiting for a job called {self._job}")
             else:
-                if all(job.is_dead for job in jobs):
+                answered_at = time.monotonic()
+                jobs = self._jobs(poll, began)
+                if jobs and all(job.is_dead for job in jobs):
                     return None
-                if stuck := self._inspected(poll, jobs):
+                if jobs and (stuck := self._inspected(poll, jobs)):
                     return stuck
             time.sleep(self._every_s)
+
+    def _jobs(self, poll: ClusterPoll, began: float) -> list[Job]:
+        """The jobs that are followed; none if they have not appeared yet."""
+        try:
+            return jobs_called(poll.jobs, self._job)
+        except UsageError:
+            if time.monotonic() - began > APPEARS_S:
+                raise
+            self._say(f"waiting for a job called {self._job}")
+            return []
 
     def _inspected(self, poll: ClusterPoll, jobs: list[Job]) -> AnalysedSnapshot | None:
         """A new snapshot of a stuck job, if one is due and a job is stuck in it."""

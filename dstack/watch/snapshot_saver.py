@@ -41,6 +41,8 @@ class DatedFiles:
         self._keep = keep
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise SnapshotFileError(f"{directory} is not a directory.", "Give another one with --dir.") from error
         except OSError as error:
             raise SnapshotFileError(f"Cannot create the directory {directory}: {error.strerror}.", OTHER) from error
         if not os.access(self._directory, os.W_OK | os.X_OK):

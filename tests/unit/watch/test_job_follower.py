@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.collecting.collector import Collector
-from dstack.errors import ClusterError, UsageError
+from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model.diagnosis import FailOn
 from dstack.model.snapshot import ClusterPoll, Job, Snapshot, WorkerPoll
 from dstack.watch import job_follower
@@ -21,7 +21,7 @@ from tests.unit.watch.test_alerts import Ring, began_at, sampled_once
 RUNNING = Job(job_id=JOB, entrypoint="python train.py", submission_id="raysubmit_1")
 ENDED = replace(RUNNING, is_dead=True)
 STUCK_AFTER_S = 60.0
-Answer = ClusterPoll | ClusterError
+Answer = ClusterPoll | DstackError
 
 
 class FakeCluster:
@@ -35,7 +35,7 @@ class FakeCluster:
         assert with_jobs
         self.now_s += 1
         answer = self._answers(self.now_s - 1000.0)
-        if isinstance(answer, ClusterError):
+        if isinstance(answer, DstackError):
             raise answer
         return answer
 
@@ -128,6 +128,14 @@ def test_a_job_that_never_begins_is_an_error(follow: Callable[..., bool]) -> Non
     with pytest.raises(UsageError, match="No job is called raysubmit_1"):
         follow(cluster)
     assert cluster.now_s - 1000.0 > APPEARS_S
+
+
+def test_a_wrong_address_is_an_error_at_once(follow: Callable[..., bool]) -> None:
+    cluster = FakeCluster(lambda _: UsageError("'garbage' is not a valid address."))
+
+    with pytest.raises(UsageError, match="garbage"):
+        follow(cluster)
+    assert cluster.now_s - 1000.0 < APPEARS_S
 
 
 def test_a_cluster_may_be_away_while_its_gcs_restarts(follow: Callable[..., bool]) -> None:

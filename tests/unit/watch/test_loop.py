@@ -146,7 +146,7 @@ def test_earlier_snapshots_are_the_last_ones_before(tmp_path: Path) -> None:
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(SnapshotFileError, match="Cannot create the directory"):
+    with pytest.raises(SnapshotFileError, match="is not a directory"):
         SnapshotDirectory(tmp_path / "file", 5)
 
 
