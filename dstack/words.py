@@ -68,6 +68,15 @@ def shortly(words: Sequence[str], joint: str = " and ", shown: int = SHOWN) -> s
     return f"{', '.join(words[:shown])}{joint}{len(words) - shown:,} more"
 
 
+def close_to(name: str, known: Iterable[str]) -> str:
+    """``Did you mean a or b? ``: the known names like this one, in whole or in their last part; empty if none is."""
+    from difflib import get_close_matches
+
+    folded = {form.casefold(): one for one in known for form in (base_name(one), one)}
+    close = dict.fromkeys(folded[one] for one in get_close_matches(name.casefold(), folded, n=SHOWN, cutoff=0.7))
+    return f"Did you mean {listed(list(close), ' or ')}? " if close else ""
+
+
 def duration(seconds: float) -> str:
     """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds < 9.95:

@@ -612,7 +612,8 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["check", "--wait", "--job", "01000000", "--native"], 2, "cannot be combined"),
         (["show", "snapshot.json", "--json", "--details"], 2, "cannot be combined"),
         (["snapshot", "-o", "snapshot.txt"], 2, ".json"),
-        (["demo", "nothing"], 2, "two_actors"),
+        (["demo", "two_actor"], 2, "Did you mean two_actors"),
+        (["demo", "--list", "no such word"], 2, "No example has"),
         (["nothing"], 2, "nothing"),
     ],
 )
@@ -625,7 +626,11 @@ def test_bad_input_ends_in_a_sentence_and_its_code(arguments: list[str], code: i
 
 
 def test_the_examples_are_listed() -> None:
-    assert re.search(r"^two_actors +Two actors", run("demo", "--list").stdout, re.MULTILINE)
+    whole = run("demo", "--list").stdout
+
+    assert re.search(r"^First examples \(\d+\)\n(  \w.*\n)*  two_actors +Two actors", whole)
+    some = run("demo", "--list", "semaphore").stdout.split("\n")
+    assert {len(line.split()) > 2 and "semaphore" in line for line in some if line.startswith("  ")} == {True}
 
 
 def test_many_similar_pending_tasks_are_one_entry_with_their_number() -> None:
