@@ -54,9 +54,8 @@ for_option = click.option(
     metavar="SECONDS",
     help="Observe the cluster for progress this long, beyond --timeout. [default: about 1 s, only if needed]",
 )
-job_option = click.option(
-    "--job", metavar="ID", help="Show only the findings of one job: its id, submission id or script."
-)
+job_option = click.option("--job", metavar="ID", help="Only one job: its id, submission id or script.")
+force_option = click.option("--force", is_flag=True, help="Overwrite the file of -o.")
 
 
 nodes_settle_option = click.option(
@@ -113,6 +112,7 @@ def _collector(address: str | None, terms: Terms) -> Iterator[tuple[Collector, C
             yield collector, note, began
 
 
+@show_progress("reading")
 def load_snapshot(file: str) -> Snapshot:
     """Read a saved snapshot."""
     from dstack.files.snapshot_file import load

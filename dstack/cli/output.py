@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, NoReturn
@@ -15,7 +17,7 @@ import click
 from dstack.errors import DstackError
 from dstack.files.file_output import explained_stdout
 from dstack.processes.signals import CleanUp
-from dstack.words import encodable
+from dstack.words import encodable, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from dstack.model.diagnosis import Diagnosis
     from dstack.model.snapshot import Snapshot
 
+SHOWN_AFTER_S, TURN_S, ERASED_WITHIN_S = 0.3, 0.1, 0.3
+"""When progress is shown, how often it is drawn, and how long its end is awaited."""
+TURNING = "|/-\\"
+ERASE_REST = "\x1b[K"
 Form = Literal["report", "details", "json"]
 """The forms in which a snapshot can be printed."""
 
@@ -47,13 +53,13 @@ def explained(
     """The snapshot with its diagnosis; ends the command if that takes longer."""
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
-    with _ended_after(within_s):
+    with show_progress("explaining"), _ended_after(within_s):
         return AnalysedSnapshot.of(snapshot, job=job, nodes_settle_s=nodes_settle_s)
 
 
 def print_analysed(analysed: AnalysedSnapshot, form: Form = "report", *, within_s: float | None = None) -> Diagnosis:
     """Prints the report of a diagnosis; the time limit is for making it."""
-    with _ended_after(within_s):
+    with show_progress("writing the report"), _ended_after(within_s):
         text = rendered(analysed, form)
     print_text(text)
     return analysed.diagnosis
@@ -93,7 +99,8 @@ def console_text(show: Callable[[Console], None]) -> str:
     from rich.console import Console
 
     printed = _LikeStdout()
-    show(Console(file=printed, highlight=False))
+    with show_progress("writing"):
+        show(Console(file=printed, highlight=False))
     return printed.getvalue()
 
 
@@ -128,6 +135,8 @@ def _time_out(seconds: float) -> NoReturn:
         f"The analysis of the snapshot did not finish within {seconds:g} s.",
         "Analyse it without a time limit: dstack snapshot -o FILE, then dstack show FILE.",
     )
+    if Spinner.shown is not None:
+        Spinner.shown.end()
     with suppress(OSError):
         click.echo(f"Error: {error.message}\n{error.remedy}", err=True)
     end_at_once(error.exit_code)
@@ -157,19 +166,64 @@ def end_at_once(code: int) -> NoReturn:
 
 
 @contextmanager
-def show_progress() -> Iterator[Callable[[str], None]]:
-    """Shows the current step on standard error if that is a terminal; never waits for a terminal that does not read."""
+def show_progress(step: str = "connecting") -> Iterator[Callable[[str], None]]:
+    """Shows the current step on standard error if that is a terminal; never waits for a terminal that does not read.
+
+    The line appears after :data:`SHOWN_AFTER_S`, and is erased at the end. Within another one, it is a step of that.
+    """
     with CleanUp():
-        if not sys.stderr.isatty():
-            yield lambda _: None
+        if Spinner.shown is None and sys.stderr is not None and sys.stderr.isatty():
+            with Spinner(step) as spinner:
+                yield spinner.show
             return
-        from rich.console import Console
-        from rich.live import Live
-        from rich.spinner import Spinner
+        show: Callable[[str], None] = Spinner.shown.show if Spinner.shown else lambda _: None
+        show(step)
+        yield show
 
-        from dstack.report.rich_text import SafeText
 
-        spinner = Spinner("dots", "connecting")
-        terminal = Console(stderr=True)
-        with Live(spinner, console=terminal, transient=True, redirect_stdout=False, redirect_stderr=False):
-            yield lambda text: spinner.update(text=SafeText(text))
+class Spinner:
+    """A line on a terminal that shows a step, by a thread of its own; at most one at a time, which is ``shown``."""
+
+    shown: Spinner | None = None
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dstack-progress", daemon=True)
+
+    def __enter__(self) -> Spinner:
+        Spinner.shown = self
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Spinner.shown = None
+        self.end()
+
+    def end(self) -> None:
+        """Erase the line."""
+        self._ended.set()
+        self._thread.join(ERASED_WITHIN_S)
+
+    def show(self, step: str) -> None:
+        """Show another step."""
+        self._step = step
+
+    def _run(self) -> None:
+        is_drawn = False
+        wait_s = SHOWN_AFTER_S
+        while not self._ended.wait(wait_s):
+            is_drawn, wait_s = True, TURN_S
+            at = int(time.monotonic() / TURN_S)
+            _write_progress(f"{TURNING[at % len(TURNING)]} {visible(self._step)}")
+        if is_drawn:
+            _write_progress("")
+
+
+def _write_progress(line: str) -> None:
+    """Replaces the line on the terminal, unless that accepts no output; the line is no longer than the terminal."""
+    with suppress(OSError, ValueError):
+        if select.select([], [sys.stderr], [], 0)[1]:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            text = f"\r{encodable(line[: columns - 1], sys.stderr.encoding)}{ERASE_REST}"
+            os.write(sys.stderr.fileno(), text.encode(sys.stderr.encoding, "replace"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dstack.cli.output import show_progress
 from dstack.errors import DstackError, SnapshotFileError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SavedFiles:
         self.older_profiles += len(older)
 
 
+@show_progress("reading")
 def open_files(names: Sequence[str], *, only_latest_profile: bool = False) -> SavedFiles:
     """Find the snapshots, recordings and profiles; files of other kinds in a directory are left out.
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from dstack.files.file_output import CHECK_STDOUT
 from tests.paths import RECORDED_CALLS
+from tests.processes import wait_until
 
 FILE = str(RECORDED_CALLS)
 COMMANDS = [
@@ -88,3 +92,40 @@ def test_a_reader_that_has_closed_the_pipe_is_no_error(arguments: list[str]) -> 
 
     assert "Error" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+PROGRESS = """
+import sys
+from dstack.cli.output import show_progress
+with show_progress("reading") as show, show_progress("explaining"):
+    sys.stdin.readline()
+    show("a step longer than the terminal is wide")
+    sys.stdin.readline()
+"""
+
+
+def test_progress_is_a_line_on_a_terminal_that_is_erased_at_the_end() -> None:
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    subprocess.run(["stty", "cols", "20", "rows", "10"], stdin=theirs, check=True)
+    shown = b""
+
+    def has(text: bytes) -> bool:
+        nonlocal shown
+        while select.select([ours], [], [], 0)[0]:
+            shown += os.read(ours, 4096)
+        return text in shown
+
+    with subprocess.Popen([sys.executable, "-c", PROGRESS], stdin=subprocess.PIPE, stderr=theirs) as process:
+        assert process.stdin is not None
+        for text in (b"explaining\x1b[K", b"a step longer tha\x1b[K"):
+            wait_until(partial(has, text), deadline_s=60, what=lambda: str(shown))
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+    assert has(b"\r\x1b[K")
+    os.close(theirs)
+    os.close(ours)
+
+    assert shown.endswith(b"\r\x1b[K")
+    assert b"reading" not in shown
+    assert b"\n" not in shown
