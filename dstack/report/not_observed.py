@@ -222,11 +222,16 @@ def conclusion(analysed: AnalysedSnapshot, checks: Sequence[Check]) -> str:
     access = analysed.diagnosis.coverage.access
     count = sum(access.values())
     read = count - access.get("state only", 0)
-    limits = sum(check.level != "ok" for check in checks)
-    if not limits:
-        return f"dstack can read everything on this cluster: {plural(count, 'process', 'processes')}."
-    marked = plural(limits, "limit")
-    return f"dstack works with {marked}, marked above: it has read {read:,} of {plural(count, 'process', 'processes')}."
+    limits = [check for check in checks if check.level != "ok"]
+    processes = plural(count, "process", "processes")
+    if read < count:
+        remedy = next((check.remedy for check in reversed(limits) if check.remedy), "see the limits above.")
+        return f"dstack cannot read {count - read:,} of {processes}: {remedy}"
+    if not count:
+        return "dstack can read this cluster, on which no worker or driver runs."
+    nodes = plural(sum(node.alive for node in analysed.snapshot.nodes), "node")
+    marked = f", with {plural(len(limits), 'limit')}, marked above" if limits else ""
+    return f"dstack can read all {processes} on {nodes}{marked}."
 
 
 def _reading_of(workers: Sequence[Access]) -> Check:

@@ -283,12 +283,15 @@ def test_a_failure_without_a_node_concerns_the_cluster() -> None:
     assert checks[1].text == "no actors"
 
 
-def test_the_conclusion_says_whether_everything_was_read() -> None:
+def test_the_conclusion_says_what_cannot_be_read_and_what_to_do() -> None:
     scene = Scene()
     scene.driver()
     scene.worker()
     analysed = AnalysedSnapshot.of(scene.sample().snapshot())
+    unread = AnalysedSnapshot.of(unread_worker().sample().snapshot())
+    limit = Check("limit", "no permission", "Run dstack as root.")
 
-    assert conclusion(analysed, [Check("ok", "fine")]) == "dstack can read everything on this cluster: 2 processes."
-    limited = conclusion(analysed, [Check("ok", "fine"), Check("limit", "no py-spy")])
-    assert limited == "dstack works with 1 limit, marked above: it has read 2 of 2 processes."
+    assert conclusion(analysed, [Check("ok", "fine")]) == "dstack can read all 2 processes on 1 node."
+    limited = conclusion(analysed, [Check("ok", "fine"), limit])
+    assert limited == "dstack can read all 2 processes on 1 node, with 1 limit, marked above."
+    assert conclusion(unread, [limit]) == "dstack cannot read 1 of 2 processes: Run dstack as root."
