@@ -99,7 +99,7 @@ class _ProcessTree:
         without: dict[str, list[Worker]] = {}
         for worker in workers:
             process = self._stacks.process_threads(worker)
-            if process.threads or process.children or (self._chosen.whole and process.others):
+            if process.threads or process.children or (self._shows_others(process) and process.others):
                 self._add(tree, process)
             else:
                 without.setdefault(process.trouble, []).append(worker)
@@ -114,7 +114,7 @@ class _ProcessTree:
         ranks = self._stacks.ranks_of(process.worker)
         place = ", ".join(filter(None, (ranks, f"pid {process.worker.pid}")))
         branch = tree.add(SafeText(process.name, "bold").append(f"  {place}", "dim"))
-        others = process.others if self._chosen.whole else ()
+        others = process.others if self._shows_others(process) else ()
         for thread in (*process.threads, *others):
             branch.add(self._thread(thread))
         if process.others and not others:
@@ -125,6 +125,10 @@ class _ProcessTree:
                 below.add(self._thread(thread))
             if not child.threads:
                 below.add(SafeText("not read", "dim"))
+
+    def _shows_others(self, process: ProcessThreads) -> bool:
+        """Whether the threads of Ray and its libraries are listed: also of a chosen process that has no others."""
+        return self._chosen.whole or (self._chosen.only is not None and not process.threads)
 
     def _thread(self, thread: ThreadSummary) -> Text:
         """What the thread does, and its frames below, outermost first."""
@@ -165,6 +169,8 @@ def _title(chosen: ChosenStacks) -> SafeText:
     """``14 stacks of 13 processes: 12 waiting, 2 running; 1 outlier: rank 3 is in other code than ranks 0-2``."""
     processes = len({one.worker_id for one in chosen.executions})
     count = len(chosen.executions)
+    if chosen.only and not count:
+        return SafeText(f"{plural(len(chosen.only), 'process', 'processes')} without code of the application", "bold")
     text = SafeText(f"{plural(count, 'stack')} of {plural(processes, 'process', 'processes')}", "bold")
     text.append(f": {activities_in_words(chosen.activities)}" if count else "")
     if chosen.outliers:
@@ -177,7 +183,7 @@ def _foot(chosen: ChosenStacks) -> Iterator[SafeText]:
         yield SafeText(f"Not read: {one.name} {one.detail}", "yellow")
     if (more := len(chosen.absent) - SHOWN_ABSENT) > 0:
         yield SafeText(f"Not read: {plural(more, 'more process', 'more processes')}", "yellow")
-    if chosen.left_out:
+    if chosen.left_out and chosen.only is None:
         hint = "" if chosen.whole else "; --whole prints whole stacks"
         yield SafeText(f"Left out: {plural(chosen.left_out, 'thread')} of Ray and its libraries{hint}", "dim")
     snapshot = chosen.snapshot

@@ -212,7 +212,7 @@ class StackGroup:
 class ChosenStacks:
     """The stacks of one snapshot, with only the application's frames or ``whole``.
 
-    They are those of one job if given, and only those that have all words of ``only`` (:class:`TextFilter`). Unless
+    They are those of one job if given, and only those in ``only``, as :meth:`Stacks.found` returns them. Unless
     ``unfolded``, for other programs, an import is one frame.
     """
 
@@ -221,7 +221,7 @@ class ChosenStacks:
         stacks: Stacks,
         *,
         job: str | None = None,
-        only: str = "",
+        only: Mapping[str, set[Key]] | None = None,
         whole: bool = False,
         unfolded: bool = False,
     ) -> None:
@@ -229,7 +229,7 @@ class ChosenStacks:
         self.index = stacks.index
         self.snapshot = stacks.index.snapshot
         self.whole = whole
-        self._only = TextFilter(only)
+        self.only = only
         self.job_id = find_job(self.snapshot, job) if job is not None else None
         self._all = self.stacks.running(whole=whole, unfolded=unfolded)
 
@@ -240,15 +240,11 @@ class ChosenStacks:
         return tuple(filter(self._is_chosen, found))
 
     def _is_chosen(self, execution: Execution) -> bool:
-        """Whether it has the words of ``only``, or its process has them."""
-        if not self._only:
+        """Whether it is one of ``only``, or its process is."""
+        if self.only is None:
             return True
-        keys = self._found.get(execution.worker_id)
+        keys = self.only.get(execution.worker_id)
         return keys is not None and (not keys or execution.key in keys)
-
-    @cached_property
-    def _found(self) -> dict[str, set[Key]]:
-        return self.stacks.found(self._only)
 
     @cached_property
     def activities(self) -> Counter[Activity]:
@@ -270,7 +266,7 @@ class ChosenStacks:
         """The processes that were not read, and calls whose stacks were not: they may be in any code."""
         found = (one for one in self.stacks.absent_workers if one.why in ("not read", "unreadable"))
         of_job = (one for one in found if self.job_id is None or one.job_id in (None, self.job_id))
-        return () if self._only else tuple(of_job)
+        return tuple(of_job) if self.only is None else ()
 
     def groups(self, by: By) -> list[StackGroup]:
         """The groups: classes with most executions first, ranks in their order, or processes by node."""
@@ -302,8 +298,8 @@ class ChosenStacks:
         return grouped((one.worker_id, one) for one in self.executions)
 
     def _is_of_job(self, worker: Worker) -> bool:
-        if self._only:
-            return worker.worker_id in self._found
+        if self.only is not None:
+            return worker.worker_id in self.only
         return self.job_id in (None, worker.job_id) or bool(self.of_worker(worker))
 
     def process_name(self, worker: Worker) -> str:

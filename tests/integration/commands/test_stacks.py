@@ -29,12 +29,13 @@ def test_the_stacks_of_a_deadlock_are_merged_listed_and_exported(shared: SharedC
 
         wait_until(is_settled, deadline_s=SETTLED_S, what=lambda: "settled")
         merged = dstack("stacks", *where, environment=program.environment)
-        listed = dstack("stacks", *where, "--by", "process", "--whole", environment=program.environment)
+        listed = dstack("stacks", *where, "Cashier", "--whole", environment=program.environment)
         folded = dstack("stacks", *where, "--format", "folded", environment=program.environment)
 
     assert (merged.returncode, listed.returncode, folded.returncode) == (0, 0, 0)
     assert merged.stdout.startswith("3 stacks of 3 processes: 3 waiting\n")
     assert "1 × actor Cashier  in ray.get at two_actors.py:" in merged.stdout
+    assert listed.stdout.startswith("1 stack of 1 process: 1 waiting\n")
     assert "waits  Cashier.order  ray.get → Kitchen.cook" in listed.stdout
     assert sorted(line.partition(";")[0] for line in folded.stdout.splitlines()) == [
         "actor Cashier",

@@ -194,12 +194,12 @@ def _of_users(narrator: Narrator, first: Vertex) -> str:
     actor = next((one for one in first.subject.of if isinstance(one, Actor)), None)
     if actor is None or not actor.pid:
         return f"`dstack graph` shows the calls of the {name}, which alone can end the wait"
-    command = f'`dstack stacks --by process --only "pid {actor.pid}"`'
+    command = f"`dstack stacks {actor.pid}`"
     return f"{command} shows the code of {operand_in_words(actor)}: only code that can use it ends the wait"
 
 
 def _of_start(narrator: Narrator, first: Vertex) -> str:
-    pid = narrator.details(first).pid or "*"
+    pid = narrator.details(first).pid or "worker"
     return f"The worker process is still starting{narrator.line(first)}: {log_of_worker(pid)}"
 
 
@@ -227,14 +227,12 @@ def _of_execution(narrator: Narrator, first: Vertex) -> str:
 
 
 def _command(narrator: Narrator, vertex: Vertex, option: str = "") -> str:
-    """```dstack stacks --only Reward.score```: by the name of a call, else by the process."""
+    """```dstack stacks Reward.score```: by the name of a call, else by the process."""
     name = describe(vertex)
     worker = narrator.index.worker_of(vertex)
     is_call = vertex.task_id is not None and vertex.child_pid is None and NAME.fullmatch(name)
-    which = name if is_call or worker is None else f'"pid {worker.pid}"'
-    by_process = "--by process" if vertex.child_pid is not None else ""
-    only = f"--only {which}" if is_call or worker is not None else ""
-    return f"`{' '.join(filter(None, ('dstack stacks', option, by_process, only)))}`"
+    which = name if is_call else str(worker.pid) if worker is not None else ""
+    return f"`{' '.join(filter(None, ('dstack stacks', option, which)))}`"
 
 
 def _tasks(narrator: Narrator, vertex: Vertex) -> str:
@@ -251,7 +249,7 @@ def tasks_named(name: str) -> str:
 
 def log_of_worker(pid: int | str) -> str:
     """The command that prints the end of what a worker process writes, before it is registered too."""
-    return f'`dstack logs "pid {pid}"` prints the end of its output'
+    return f"`dstack logs {pid}` prints the end of its output"
 
 
 def _logs_of_node(narrator: Narrator, first: Vertex) -> str:

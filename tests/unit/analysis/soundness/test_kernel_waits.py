@@ -61,7 +61,7 @@ def test_processes_that_read_from_each_other_are_stalled_without_an_end_of_their
 
     (finding,) = found.diagnosis.findings
     assert finding.summary == "2 drivers wait for each other, and nothing that could end it runs"
-    assert str(finding.advice).startswith("Next: `dstack stacks --only ")
+    assert str(finding.advice).startswith("Next: `dstack stacks 1000` ")
     assert [step.text.partition(" (")[0] for step in finding.explanation[:2]] == ["driver", "driver"]
 
 
