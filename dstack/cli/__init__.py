@@ -32,6 +32,16 @@ BROKEN_PIPE = 141
 """The exit code if the reader of standard output has closed it: that of SIGPIPE."""
 
 
+SECTIONS = {
+    "Explain": ("check", "snapshot", "show", "cure", "tui", "report"),
+    "Look closer": ("top", "stacks", "logs", "memory", "graph"),
+    "Over time": ("timeline", "profile", "record", "watch"),
+    "Before it hangs": ("predict", "explore"),
+    "Tools": ("doctor", "demo", "mcp", "completion"),
+}
+"""The commands by their purpose, as help lists them."""
+
+
 class Commands(click.Group):
     """Prints each error as one line and a remedy, and exits with its code; ends on Ctrl-C at once."""
 
@@ -43,6 +53,14 @@ class Commands(click.Group):
             self._explain(as_dstack_error(error))
             discard_unprintable_output()
             sys.exit(DstackError.exit_code)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands by their purpose, each with its first sentence."""
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name, self.commands[name].get_short_help_str(200)) for name in names if name in self.commands]
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in rows])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
@@ -100,7 +118,10 @@ def main(verbose: bool) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes dstack's commands, options and files in a shell."""
+    """Print the script that completes commands in a shell.
+
+    It completes dstack's commands, options and files.
+    """
     of_shell = get_completion_class(shell)
     assert of_shell is not None
     print_text(of_shell(ctx.find_root().command, {}, "dstack", "_DSTACK_COMPLETE").source() + "\n")

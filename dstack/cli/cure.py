@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dstack.cli import inputs
-from dstack.cli.output import console_text, explained, print_text, rendered
+from dstack.cli.output import console_text, explained, print_text, rendered, show_progress
 from dstack.errors import ClusterError, UsageError
 from dstack.words import listed, plural, visible
 
@@ -50,8 +50,9 @@ def cure(
     yes: bool,
     timeout_s: float,
 ) -> None:
-    """Show which changes free each deadlock, the smallest first, what each frees, and which are not enough.
+    """Show which changes free a deadlock, and what each frees.
 
+    The smallest change comes first, and those that are not enough come last.
     Inspects a running cluster, or FILE. Changes nothing without --break. Exit codes of --break: 0 the deadlock is gone,
     1 it is still there, 2 usage error, 3 cluster unreachable.
     """
@@ -73,6 +74,7 @@ def _inspected(address: str | None, job: str | None, timeout_s: float) -> Analys
     return inputs.take_analysed(explain, address, inputs.terms_of(timeout_s, no_logs=True))
 
 
+@show_progress("looking for changes")
 def _text(analysed: AnalysedSnapshot) -> str:
     from dstack.analysis.views.breaks import breaks_of
     from dstack.report.cure_text import print_cures
@@ -125,6 +127,7 @@ def _still_stuck(before: Diagnosis, after: Diagnosis, at: int) -> list[Key]:
     return [key for key in waits if after.vertices[key].task_id == before.vertices[key].task_id]
 
 
+@show_progress("ending it")
 def _end(analysed: AnalysedSnapshot, address: str | None, way: Break) -> None:
     from dstack.probes.breaking import cancel_task, kill_actor
 

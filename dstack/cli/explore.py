@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dstack.cli.inputs import force_option
 from dstack.cli.output import print_analysed, print_text
 from dstack.cli.snapshots import INCONCLUSIVE, STUCK
 from dstack.errors import DstackError, require_linux
@@ -50,7 +51,7 @@ RUN_ALONE = "Run it by itself; explore needs a program that ends."
 @click.option("--kill", is_flag=True, help="In some runs, kill workers that run a task or an actor.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the smallest setting that hangs.")
 @click.option("--repeat", metavar="SETTING", help="Run the program under this setting only.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@force_option
 @click.option("-o", "--output", metavar="FILE", help="Where to save the hang. [default: explore-SEED-RUN.json.gz]")
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each run.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)

@@ -13,13 +13,15 @@ import click
 
 from dstack.cli.inputs import (
     address_option,
+    force_option,
+    job_option,
     load_snapshot,
     require_history,
     snapshot_with_history,
     take_snapshot,
     timeout_option,
 )
-from dstack.cli.output import console_text, print_text, stdout_encoding
+from dstack.cli.output import console_text, explained, print_text, show_progress, stdout_encoding
 from dstack.errors import UsageError
 from dstack.files.file_output import STDOUT, require_new, write_file
 from dstack.processes.signals import CleanUp
@@ -51,8 +53,8 @@ FORMATS: dict[str, Format] = {".dot": "dot", ".gv": "dot", ".json": "json"}
 @click.argument("file", required=False, type=click.Path())
 @address_option
 @click.option("-o", "--output", metavar="FILE", help="Write the trace: .json, .json.gz, or - for standard output.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--job", metavar="ID", help="Include only one job: its id, submission id or script.")
+@force_option
+@job_option
 @click.option(
     "--what-if",
     "questions",
@@ -71,10 +73,11 @@ def timeline(
     questions: tuple[str, ...],
     timeout_s: float,
 ) -> None:
-    """Show when each task waited and ran, of a running cluster or of a saved snapshot.
+    """Show when each task waited and ran, and what would help most.
 
-    With -o, write a trace for https://ui.perfetto.dev or chrome://tracing; else print a summary, which ends with the
-    critical path: what determined how long the run took, and the changes that would help the most.
+    Inspects a running cluster, or FILE, a saved snapshot. With -o, write a trace for https://ui.perfetto.dev or
+    chrome://tracing; else print a summary, which ends with the critical path: what determined how long the run
+    took, and the changes that would help the most.
     """
     if output and questions:
         raise UsageError("--what-if cannot be combined with -o.", "Leave out one of them.")
@@ -82,12 +85,11 @@ def timeline(
         _require_writable(output, force=force)
     snapshot = snapshot_with_history(file, address, timeout_s)
     from dstack.analysis.naming.names import find_job
-    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.timeline import Timeline
     from dstack.processes.gc_pause import GcPause
 
     with GcPause():
-        analysed = AnalysedSnapshot.of(snapshot)
+        analysed = explained(snapshot)
         assert analysed.history is not None
         only = find_job(snapshot, job) if job else None
         shown = Timeline(analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=only)
@@ -106,16 +108,17 @@ def _changes(shown: Timeline, questions: Sequence[str]) -> list[list[Change]]:
 
 
 def _require_writable(output: str, *, force: bool) -> None:
+    require_new(output, force=force)
     if output != STDOUT and not output.endswith(SUFFIXES):
         raise UsageError(f"{output} does not end in .json or .json.gz.", "Use one of these suffixes, or - for stdout.")
-    require_new(output, force=force)
 
 
 def _write_trace(shown: Timeline, output: str, *, force: bool) -> None:
     from dstack.report.chrome_trace import chrome_trace
 
     with CleanUp():
-        data = chrome_trace(shown)
+        with show_progress("writing the trace"):
+            data = chrome_trace(shown)
         if output == STDOUT:
             data += b"\n"
         elif output.endswith(".gz"):
@@ -170,9 +173,10 @@ def graph(
     profile_file: str | None,
     timeout_s: float,
 ) -> None:
-    """Show what calls what: of a running cluster, or in FILE, a saved snapshot.
+    """Show what calls what, how often, and what waits.
 
-    Counts, rates, durations and failures come from the tasks that Ray remembers, the last 100,000 or so.
+    Inspects a running cluster, or FILE, a saved snapshot. Counts, rates, durations and failures come from the tasks
+    that Ray remembers, the last 100,000 or so.
     """
     if file and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
@@ -200,7 +204,6 @@ def _document(
     snapshot: Snapshot, form: Format, by: By, job: str | None, profile: Profile | None, *, is_on_screen: bool
 ) -> bytes:
     from dstack.analysis.naming.names import find_job
-    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
     from dstack.report.summaries import in_words
 
@@ -212,7 +215,7 @@ def _document(
     if profile and profile.address != snapshot.address:
         raise UsageError("The profile is of another cluster than the snapshot.", "Give two files of one cluster.")
     traffic = profile.traffic if profile else ()
-    calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id, traffic=traffic)
+    calls = CallGraph.of(explained(snapshot), by=by, job=job_id, traffic=traffic)
     if form == "text":
         return _text(calls, is_on_screen=is_on_screen)
     from dstack.report.graph_files import dot, graph_json
@@ -241,11 +244,12 @@ def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
 @click.option("--error", "is_error", is_flag=True, help="Exit with 1 if there is a possible deadlock.")
 @timeout_option
 def predict(files: tuple[str, ...], address: str | None, as_json: bool, is_error: bool, timeout_s: float) -> None:
-    """Show which deadlocks another order of the same calls could reach, though this run did not hang.
+    """Show which deadlocks another order of the calls could reach.
 
-    Reads Ray's task events of a running cluster, or of saved snapshots, and the source of the driver's program. The
-    calls of a job that has ended are included as long as Ray keeps them; its source only if it is in a FILE. What one
-    of several files of a cluster shows of a call counts for all of them.
+    It finds them though this run did not hang. Reads Ray's task events of a running cluster, or of saved snapshots,
+    and the source of the driver's program. The calls of a job that has ended are included as long as Ray keeps
+    them; its source only if it is in a FILE. What one of several files of a cluster shows of a call counts for all
+    of them.
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
@@ -293,6 +297,7 @@ def _saved_runs(names: Sequence[str]) -> list[list[tuple[str, Snapshot]]]:
     return clusters
 
 
+@show_progress("predicting")
 def _predicted(snapshots: Sequence[Snapshot]) -> Prediction:
     """The prediction from all snapshots of one cluster, the newest first."""
     from dstack.analysis.predict import predict

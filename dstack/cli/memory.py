@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dstack.cli import inputs
-from dstack.cli.output import console_text, print_text
+from dstack.cli.output import console_text, explained, print_text
 from dstack.errors import UsageError
 
 
@@ -24,8 +24,9 @@ from dstack.errors import UsageError
 )
 @inputs.timeout_option
 def memory(file: str | None, address: str | None, as_json: bool, shown: int, timeout_s: float) -> None:
-    """Show who holds which bytes of the object store: by function, by process, and why each object is kept.
+    """Show who holds which bytes of the object store, and why.
 
+    Inspects a running cluster, or FILE, a saved snapshot. Sums are by function and by process.
     A saved snapshot lists the 100 largest objects; the sums are of all.
     """
     if file and address:
@@ -36,11 +37,10 @@ def memory(file: str | None, address: str | None, as_json: bool, shown: int, tim
         from dstack.collecting.collector import ALL_OBJECTS, Terms
 
         snapshot = inputs.take_snapshot(address, Terms(timeout_s, objects=ALL_OBJECTS))
-    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.object_memory import ObjectMemory
     from dstack.report.memory_text import memory_json, print_memory
 
-    found = ObjectMemory(AnalysedSnapshot.of(snapshot).last_index)
+    found = ObjectMemory(explained(snapshot).last_index)
     if as_json:
         print_text(memory_json(snapshot, found))
         return

@@ -23,9 +23,10 @@ PROFILE_HZ = 1.0
 @no_logs_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: float) -> None:
-    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots, recordings and profiles.
+    """Explore a hang in the terminal.
 
-    All snapshots of a DIR, such as that of dstack watch, are replayed: [ and ] step through them, P plays them.
+    Inspects a running cluster, or saved snapshots, recordings and profiles. All snapshots of a DIR, such as that of
+    dstack watch, are replayed: [ and ] step through them, P plays them.
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
@@ -111,7 +112,7 @@ def watch(
     profile_hz: float | None,
     **rest: Any,
 ) -> None:
-    """Monitor a running cluster and alert when something is stuck.
+    """Monitor a cluster, and alert when something is stuck.
 
     Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
     dstack takes a snapshot with stacks. SIGTERM ends the command with exit code 0.
@@ -140,9 +141,10 @@ def watch(
 @address_option
 @timeout_option
 def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Serve read-only tools to a coding assistant, by the Model Context Protocol on standard input and output.
+    """Serve read-only tools to a coding assistant.
 
-    They inspect a running cluster, or saved snapshots. Needs the package mcp.
+    The server uses the Model Context Protocol on standard input and output. The tools inspect a running cluster, or
+    saved snapshots. Needs the package mcp.
     """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import address_option
+from dstack.cli.inputs import address_option, force_option, job_option
 from dstack.cli.output import console_text, print_text
 from dstack.cli.record import note_saved, output_format, recorded, save
 from dstack.errors import UsageError, require_linux
@@ -43,11 +43,11 @@ DEFAULT_HZ = 5.0
     metavar="HZ",
     help="Samples per second.",
 )
-@click.option("--job", metavar="ID", help="Follow only one job: its id, submission id or script.")
+@job_option
 @click.option("--of", metavar="NAME", default="", help="Follow a class, an actor or a rank instead of the drivers.")
 @click.option("--all", "everything", is_flag=True, help="Follow all threads and coroutines of the application.")
 @click.option("--last", is_flag=True, help="A wait for several things belongs to the one that ended last.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@force_option
 @click.option("-o", "--output", metavar="FILE", help="Its suffix is the format. [default: the heaviest chains as text]")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def profile(

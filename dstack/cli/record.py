@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dstack.cli.inputs import address_option, seconds_option
+from dstack.cli.inputs import address_option, force_option, job_option, seconds_option
 from dstack.cli.output import show_progress
 from dstack.errors import ClusterError
 from dstack.files.file_output import STDOUT, require_new, write_file
@@ -55,8 +55,8 @@ NEXT_STEPS = {
 @click.option("--gil", is_flag=True, help="Only threads that hold the global interpreter lock (py-spy).")
 @click.option("--idle", is_flag=True, help="Include threads that do not run.")
 @click.option("--native", is_flag=True, help="Include C and C++ frames (py-spy). Pauses processes for each sample.")
-@click.option("--job", metavar="ID", help="Record only one job: its id, submission id or script.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@job_option
+@force_option
 @click.option(
     "-o",
     "--output",
@@ -107,8 +107,8 @@ def output_format(output: str, *, force: bool) -> str:
     """The format of a file that can be written, before anything is sampled. Raises :class:`UsageError`."""
     from dstack.report.sampled_files import format_of
 
-    suffix = format_of(output)
     require_new(output, force=force)
+    suffix = format_of(output)
     if suffix == ".html":
         from dstack.report.page import require_bokeh
 
@@ -120,7 +120,8 @@ def save(sampled: Sampled, output: str, suffix: str, *, force: bool) -> None:
     """Write a recording or a profile, whole even if a signal arrives."""
     from dstack.report.sampled_files import sampled_file
 
-    data = sampled_file(sampled, suffix)
+    with show_progress("writing the file"):
+        data = sampled_file(sampled, suffix)
     with CleanUp():
         write_file(output, data, force=force)
 

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import address_option, no_logs_option, take_snapshot, terms_of, timeout_option
+from dstack.cli.inputs import (
+    address_option,
+    force_option,
+    job_option,
+    no_logs_option,
+    take_snapshot,
+    terms_of,
+    timeout_option,
+)
 from dstack.cli.output import show_progress
 from dstack.errors import UsageError
 from dstack.files.file_output import STDOUT, require_new, write_file
@@ -32,8 +40,8 @@ MAX_EARLIER = 100
 @click.option(
     "-o", "--output", required=True, metavar="FILE.html", help="Write the page to this file; - is standard output."
 )
-@click.option("--force", is_flag=True, help="Overwrite the output file.")
-@click.option("--job", metavar="ID", help="Show only one job: its id, submission id or script.")
+@force_option
+@job_option
 @no_logs_option
 @timeout_option
 def report(
@@ -45,20 +53,21 @@ def report(
     no_logs: bool,
     timeout_s: float,
 ) -> None:
-    """Write a page to share: of a running cluster, or of saved snapshots, recordings and profiles.
+    """Write one HTML page to share, with all views.
 
-    The page is one file that works in any browser without a network. Of several snapshots of one cluster, as in a DIR
-    of dstack watch, the newest is shown whole, and the earlier ones as its past. Recordings and profiles are
-    shown as flame graphs, of a DIR only the latest profile. Needs Bokeh.
+    Of a running cluster, or of saved snapshots, recordings and profiles. The page is one file that works in any
+    browser without a network. Of several snapshots of one cluster, as in a DIR of dstack watch, the newest is shown
+    whole, and the earlier ones as its past. Recordings and profiles are shown as flame graphs, of a DIR only the
+    latest profile. Needs Bokeh.
     """
     from dstack.report.page import require_bokeh
 
     require_bokeh()
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    require_new(output, force=force)
     if output != STDOUT and not output.lower().endswith(SUFFIXES):
         raise UsageError(f"{output} does not end in .html.", "Use this suffix, or - for standard output.")
-    require_new(output, force=force)
     with CleanUp():
         data = (
             _page_of_files(files, job)
@@ -108,8 +117,7 @@ def _page_of_profile(found: SavedFiles) -> bytes:
 def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
     from dstack.processes.gc_pause import GcPause
 
-    with show_progress() as progress, GcPause():
-        progress("drawing the page")
+    with show_progress("drawing the page"), GcPause():
         from dstack.analysis.naming.names import find_job
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
         from dstack.analysis.views.snapshot_changes import EarlierSnapshots

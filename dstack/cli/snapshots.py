@@ -39,7 +39,7 @@ LIMITED = 1
 @click.command()
 @inputs.address_option
 @click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@inputs.force_option
 @inputs.json_option
 @inputs.details_option
 @inputs.job_option
@@ -135,7 +135,9 @@ def check(
     stuck_after: float,
     timeout_s: float,
 ) -> None:
-    """Exit with 1 on a deadlock or hang. Inspects a running cluster, or FILE.
+    """Find deadlocks and hangs; exit with 1 if there is one.
+
+    Inspects a running cluster, or FILE, a saved snapshot.
 
     Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
     4 inconclusive: too little could be read; the report says what, and why.
@@ -182,7 +184,7 @@ def check(
 @inputs.details_option
 @inputs.job_option
 def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
-    """Explain a saved snapshot. Needs no cluster."""
+    """Explain a saved snapshot, without a cluster."""
     form = _form(as_json, details)
     print_snapshot(inputs.load_snapshot(file), form, job)
 
@@ -230,7 +232,9 @@ def _form(as_json: bool, details: bool) -> Form:
 @inputs.timeout_option
 @click.option("--pieces", is_flag=True, help="List each piece of Ray that dstack reads, and what it feeds.")
 def doctor(address: str | None, timeout_s: float, pieces: bool) -> None:
-    """Show what this machine and the cluster allow: permissions, versions, py-spy, and the probe of each node.
+    """Show what dstack can read here, and what limits it.
+
+    Checks this machine and the cluster: permissions, versions, py-spy, and the probe of each node.
 
     Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
     """
@@ -238,10 +242,11 @@ def doctor(address: str | None, timeout_s: float, pieces: bool) -> None:
     from dstack.collecting.collector import Terms
     from dstack.probes.this_host import host_checks, piece_checks
 
-    checks = host_checks()
+    with show_progress("checking this machine"):
+        checks, of_pieces = host_checks(), piece_checks() if pieces else []
     _print_checks("This machine", checks)
-    if pieces:
-        _print_checks("What dstack knows by which piece of Ray", piece_checks())
+    if of_pieces:
+        _print_checks("What dstack knows by which piece of Ray", of_pieces)
     snapshot = inputs.take_snapshot(address, Terms(timeout_s))
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
