@@ -1,4 +1,4 @@
-"""The commands on what has run: ``timeline``, ``graph`` as text, JSON, or DOT for Graphviz, and ``predict``."""
+"""The commands on what has run: ``timeline``, ``graph`` as text, a picture, JSON or DOT, and ``predict``."""
 
 from __future__ import annotations
 
@@ -40,13 +40,22 @@ if TYPE_CHECKING:
     from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".json", ".json.gz")
-Format = Literal["text", "dot", "json"]
+Format = Literal["text", "svg", "png", "dot", "json"]
 POSSIBLE = 1
 """The exit code of ``predict --error``."""
 MOST_FILES = 20
 """The most snapshots that a prediction is made from, the newest ones."""
-FORMATS: dict[str, Format] = {".dot": "dot", ".gv": "dot", ".json": "json"}
-"""The formats by the suffix of the output file; others are text."""
+FORMATS: dict[str, Format] = {
+    ".svg": "svg", ".png": "png", ".dot": "dot", ".gv": "dot", ".json": "json", ".txt": "text"
+}  # fmt: skip
+"""The formats by the suffix of the output file."""
+NEXT: dict[Format, str] = {
+    "text": "See it with: less {file}",
+    "svg": "Open it in a browser.",
+    "png": "Open it in an image viewer.",
+    "dot": "Draw it with: dot -Tsvg -O {file}",
+    "json": "See it with: less {file}",
+}
 
 
 @click.command()
@@ -147,10 +156,16 @@ def _print_summary(
 @click.option(
     "--format",
     "wanted",
-    type=click.Choice(["text", "dot", "json"]),
-    help="Format of the output. [default: by the suffix of -o, .dot or .json, else text]",
+    type=click.Choice(["text", "svg", "png", "dot", "json"]),
+    help="Format of the output. [default: by the suffix of -o, else text]",
 )
-@click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Write to FILE; - is standard output.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=STDOUT,
+    help="Write to FILE: .svg, .png, .dot, .json, .txt, or - for standard output.",
+)
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.option(
     "--by",
@@ -182,6 +197,7 @@ def graph(
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     if profile_file and by != "class":
         raise UsageError("--profile cannot be combined with --by instance.", "Leave out one of them.")
+    form = wanted or _format_of(output)
     require_new(output, force=force)
     from dstack.collecting.collector import WHOLE_HISTORY, Terms
     from dstack.files.sampled_file import PROFILES
@@ -189,15 +205,20 @@ def graph(
     profile = PROFILES.load(profile_file) if profile_file else None
 
     snapshot = load_snapshot(file) if file else take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
-    form = wanted or FORMATS.get(Path(output).suffix, "text")
     data = _document(snapshot, form, by, job, profile, is_on_screen=output == STDOUT)
     with CleanUp():
         write_file(output, data, force=force)
-    if output != STDOUT and form == "dot":
-        picture = visible(str(Path(output).with_suffix(".svg")))
-        click.echo(f"Saved. Draw it with: dot -Tsvg -o {picture} {visible(output)}", err=True)
-    elif output != STDOUT:
-        click.echo(f"Saved. See it with: less {visible(output)}", err=True)
+    if output != STDOUT:
+        click.echo(f"Saved. {NEXT[form].format(file=visible(output))}", err=True)
+
+
+def _format_of(output: str) -> Format:
+    suffix = Path(output).suffix
+    if output == STDOUT:
+        return "text"
+    if suffix not in FORMATS:
+        raise UsageError(f"{output} ends in none of {listed(list(FORMATS))}.", "Use one of these, or add --format.")
+    return FORMATS[suffix]
 
 
 def _document(
@@ -218,6 +239,11 @@ def _document(
     calls = CallGraph.of(explained(snapshot), by=by, job=job_id, traffic=traffic)
     if form == "text":
         return _text(calls, is_on_screen=is_on_screen)
+    if form in ("svg", "png"):
+        from dstack.report.graph_svg import png_file, svg_file
+        from dstack.report.page.calls_section import drawing
+
+        return png_file(drawing(calls)) if form == "png" else svg_file(drawing(calls)).encode()
     from dstack.report.graph_files import dot, graph_json
 
     return dot(calls) if form == "dot" else graph_json(calls, snapshot.taken_at)

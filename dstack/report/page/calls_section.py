@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import log10
 from typing import Literal
 
 from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode, NodeTraffic
 from dstack.model.vertex_keys import Key
 from dstack.report import calls_text
-from dstack.report.page.graph_chart import (
-    BoxStyle,
-    GraphBox,
-    GraphLink,
-    Legend,
-    LinkStyle,
-    graph_chart,
-)
-from dstack.report.page.section import ReportData, Section, render
+from dstack.report.graph_svg import BoxStyle, Drawing, GraphBox, GraphLink, LinkStyle
+from dstack.report.page.section import ReportData, Section, graph_body
+from dstack.report.profile_text import passed
 from dstack.words import plural, size
 
 MAX_CALLERS, MAX_CALLED, MAX_METHODS = 60, 20, 8
@@ -28,22 +22,22 @@ Level = Literal["caller", "edge", "method"]
 KEY = "calls"
 MAX_NODES, MAX_EDGES, MAX_WAITS = 80, 120, 40
 SHOWN_METHODS = 12
-RED, ORANGE, PURPLE, GREY = "#d23347", "#b8640f", "#8a63c4", "#7a8089"
 NODES: Mapping[NodeKind, tuple[str, BoxStyle]] = {
-    "driver": ("driver", BoxStyle("#cfe3ff", "#0b57b0")),
-    "actor": ("actors of a class", BoxStyle("#eceef1", "#4a4f57")),
-    "function": ("function", BoxStyle("#d6f0dc", "#1a7237")),
-    "unknown": ("unknown caller", BoxStyle("#ffffff", GREY, 1.0, "dotted")),
+    "driver": ("driver", BoxStyle("info")),
+    "actor": ("actors of a class", BoxStyle("dim")),
+    "function": ("function", BoxStyle("good")),
+    "unknown": ("unknown caller", BoxStyle("bare", is_dotted=True)),
 }
-DEADLOCKED = BoxStyle("#ffd4d8", RED, 2.5)
-LABEL = BoxStyle("#f4f2ea", "#ffffff00", 0.0)
+DEADLOCKED = BoxStyle("bad", 2.5)
+LABEL = BoxStyle("bare", 0.0)
 LINKS: Mapping[str, LinkStyle] = {
-    "calls": LinkStyle(GREY),
-    "calls, some failed": LinkStyle(ORANGE),
-    "calls at a high rate": LinkStyle(PURPLE),
-    "waits": LinkStyle(RED, 1.4, "dashed"),
-    "waits in a deadlock": LinkStyle(RED, 3.2, "dashed"),
-    "may wait": LinkStyle(RED, 1.4, "dotted"),
+    "calls": LinkStyle("dim"),
+    "calls, some failed": LinkStyle("warn"),
+    "calls at a high rate": LinkStyle("often"),
+    "waits": LinkStyle("bad", 1.4, "9 5"),
+    "waits in a deadlock": LinkStyle("bad", 3.2, "9 5"),
+    "may wait": LinkStyle("bad", 1.4, "2 4"),
+    "data that passed": LinkStyle("info", 1.4, "6 3"),
 }
 
 
@@ -105,48 +99,27 @@ def _cells(figures: CallFigures) -> tuple[str, ...]:
     return tuple(column.text(figures) for column in calls_text.COLUMNS)
 
 
-@dataclass(slots=True)
-class _Drawing:
-    """Boxes and links as they are added; a label is a box between two links."""
-
-    boxes: list[GraphBox] = field(default_factory=list)
-    links: list[GraphLink] = field(default_factory=list)
-
-    def connect(self, source: int, target: int, label: GraphBox, style: LinkStyle) -> None:
-        number = len(self.boxes)
-        self.boxes.append(label)
-        self.links += [
-            GraphLink(source, number, style, label.tip, has_head=False),
-            GraphLink(number, target, style, label.tip),
-        ]
-
-
 def section(data: ReportData) -> Section | None:
     """The graph by class; None without a history and without calls."""
     graph = CallGraph.of(data.analysed, job=data.analysed.diagnosis.job)
     if not graph.edges and not data.analysed.snapshot.history:
         return None
     table = call_rows(graph)
-    drawing, left_out = _drawing(graph, table.anchors, data.stack_ids)
-    body = render(
+    body = graph_body(
         "calls.html",
-        key=KEY,
+        drawing(graph, table.anchors, data.stack_ids),
         summary=calls_text.summary(graph),
-        has_chart=bool(drawing.boxes),
-        legend=_legend(graph, drawing),
-        notes=left_out,
         waits=[(calls_text.wait_mark(wait)[0], calls_text.wait_in_words(graph, wait), calls_text.wait_outcome(wait))
                for wait in graph.waits[:calls_text.SHOWN_WAITS]],
         more_waits=len(graph.waits) - calls_text.SHOWN_WAITS,
         table=table,
         remarks=[*calls_text.legend(graph), *calls_text.remarks(graph)],
     )  # fmt: skip
-    charts = {f"{KEY}-chart": graph_chart(f"{KEY}-chart", drawing.boxes, drawing.links)} if drawing.boxes else {}
-    return Section(KEY, "Calls", body, charts, "graph.js")
+    return Section(KEY, "Calls", body, script="graph.js")
 
 
-def _drawing(graph: CallGraph, anchors: Mapping[NodeKey, str], stacks: Mapping[Key, str]) -> tuple[_Drawing, list[str]]:
-    """The drawing, and a sentence if it does not have everything."""
+def drawing(graph: CallGraph, anchors: Mapping[NodeKey, str] = {}, stacks: Mapping[Key, str] = {}) -> Drawing:
+    """The calls and the waits; ``anchors`` and ``stacks`` are the ids of the elements that show more of them."""
     waits = [wait for wait in graph.waits if wait.source != wait.target][:MAX_WAITS]
     edges = sorted(graph.edges, key=lambda edge: -edge.figures.attempts)
     chosen: dict[NodeKey, None] = dict.fromkeys(key for wait in waits for key in (wait.source, wait.target))
@@ -158,13 +131,39 @@ def _drawing(graph: CallGraph, anchors: Mapping[NodeKey, str], stacks: Mapping[K
             shown += [edge] if len(ends) > 1 else []
     nodes = [node for node in graph.nodes if node.key in chosen]
     order = {node.key: number for number, node in enumerate(nodes)}
-    found = _Drawing([_node(graph, node, anchors.get(node.key)) for node in nodes])
-    for edge in sorted(shown, key=lambda edge: (order[edge.source], order[edge.target])):
-        label = _edge_label(graph, edge, anchors.get(edge.source))
-        found.connect(order[edge.source], order[edge.target], label, _edge_style(edge))
-    for wait in waits:
-        found.connect(order[wait.source], order[wait.target], _wait_label(graph, wait, stacks), _wait_style(wait))
-    return found, list(_left_out(graph, len(nodes), len(shown), len(waits)))
+    shown.sort(key=lambda edge: (order[edge.source], order[edge.target]))
+    lines: list[tuple[CallEdge | NodeWait | NodeTraffic, GraphBox, LinkStyle]] = [
+        *((edge, _edge_label(graph, edge, anchors.get(edge.source)), _edge_style(edge)) for edge in shown),
+        *((wait, _wait_label(graph, wait, stacks), _wait_style(wait)) for wait in waits),
+        *(
+            (one, _traffic_label(graph, one), LINKS["data that passed"])
+            for one in graph.traffic
+            if {one.source, one.target} <= order.keys() and one.source != one.target
+        ),
+    ]
+    boxes = [_node(graph, node, anchors.get(node.key)) for node in nodes]
+    links: list[GraphLink] = []
+    for number, (line, label, style) in enumerate(lines, start=len(boxes)):
+        links += [
+            GraphLink(order[line.source], number, style, label.tip, has_head=False),
+            GraphLink(number, order[line.target], style, label.tip),
+        ]
+    kinds, styles = {node.key.kind for node in nodes}, {box.style for box in boxes}
+    names = [(text, style) for kind, (text, style) in NODES.items() if kind in kinds and style in styles]
+    drawn = {_sign(link.style) for link in links}
+    return Drawing(
+        KEY,
+        [*boxes, *(label for _, label, _ in lines)],
+        links,
+        names + ([("✖ in a deadlock", DEADLOCKED)] if DEADLOCKED in styles else []),
+        [(text, style) for text, style in LINKS.items() if _sign(style) in drawn],
+        list(_left_out(graph, len(nodes), len(shown), len(waits))),
+    )
+
+
+def _sign(style: LinkStyle) -> tuple[str, str, float]:
+    """What tells links apart; the width of calls is their number."""
+    return style.tone, style.dashes, style.width if style.dashes else 0.0
 
 
 def _left_out(graph: CallGraph, nodes: int, edges: int, waits: int) -> Iterator[str]:
@@ -221,7 +220,7 @@ def _edge_label(graph: CallGraph, edge: CallEdge, anchor: str | None) -> GraphBo
 def _edge_style(edge: CallEdge) -> LinkStyle:
     style = LINKS["calls, some failed" if edge.figures.failed else
                   "calls at a high rate" if edge.figures.is_frequent else "calls"]  # fmt: skip
-    return LinkStyle(style.colour, 1.0 + 0.6 * log10(max(1, edge.figures.attempts)))
+    return replace(style, width=1.0 + 0.6 * log10(max(1, edge.figures.attempts)))
 
 
 def _wait_label(graph: CallGraph, wait: NodeWait, stacks: Mapping[Key, str]) -> GraphBox:
@@ -232,21 +231,15 @@ def _wait_label(graph: CallGraph, wait: NodeWait, stacks: Mapping[Key, str]) -> 
     return GraphBox(f"{mark} {first}", tuple(rest), "\n".join(tip), LABEL, stack)
 
 
+def _traffic_label(graph: CallGraph, traffic: NodeTraffic) -> GraphBox:
+    data = passed(traffic.objects, traffic.bytes)
+    tip = (
+        f"{data} from {calls_text.node_title(graph, traffic.source)} to {calls_text.node_title(graph, traffic.target)}"
+    )
+    return GraphBox(data, (), tip, LABEL)
+
+
 def _wait_style(wait: NodeWait) -> LinkStyle:
     if wait.is_inferred:
         return LINKS["may wait"]
     return LINKS["waits in a deadlock" if wait.deadlocked else "waits"]
-
-
-def _legend(graph: CallGraph, drawing: _Drawing) -> Legend:
-    kinds = {node.key.kind for node in graph.nodes}
-    boxes = {box.style for box in drawing.boxes}
-    drawn = {_sign(link.style) for link in drawing.links}
-    nodes = [(text, style) for kind, (text, style) in NODES.items() if kind in kinds and style in boxes]
-    nodes += [("✖ in a deadlock", DEADLOCKED)] if DEADLOCKED in boxes else []
-    return Legend(nodes, [(text, style) for text, style in LINKS.items() if _sign(style) in drawn])
-
-
-def _sign(style: LinkStyle) -> tuple[str, str, float]:
-    """What tells links apart; the width of calls is their number."""
-    return style.colour, style.dash, 0.0 if style.dash == "solid" else style.width

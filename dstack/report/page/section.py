@@ -19,6 +19,7 @@ from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.profile import Sampled
 from dstack.model.vertex_keys import Key
+from dstack.report.graph_svg import Drawing, box_sample, link_sample, svg
 from dstack.words import visible
 
 AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -50,6 +51,14 @@ class Section:
 def render(template: str, **values: Any) -> Markup:
     """The HTML of a file of ``templates``; every text in it is made visible, and escaped."""
     return Markup(_templates().get_template(template).render(values))
+
+
+def graph_body(template: str, drawing: Drawing, **values: Any) -> Markup:
+    """The HTML of a section with a graph: its legend, its search and the drawing."""
+    boxes = [(text, Markup(box_sample(style))) for text, style in drawing.box_names]
+    links = [(text, Markup(link_sample(style))) for text, style in drawing.link_names]
+    picture = Markup(svg(drawing)) if drawing.boxes else None
+    return render(template, graph=picture, legend=[*boxes, *links], notes=drawing.notes, **values)
 
 
 def asset(name: str) -> str:

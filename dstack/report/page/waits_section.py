@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dstack import words
 from dstack.analysis.naming import names, sentences
@@ -14,41 +14,31 @@ from dstack.analysis.views.wait_graph_forms import Outcome, WaitBox, WaitBoxes, 
 from dstack.model.diagnosis import Step, Vertex, Wait
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import titled
-from dstack.report.page.graph_chart import (
-    WIDEST_LINE,
-    BoxStyle,
-    GraphBox,
-    GraphLink,
-    Legend,
-    LinkStyle,
-    graph_chart,
-    shown_lines,
-)
-from dstack.report.page.section import ReportData, Section, render
+from dstack.report.graph_svg import WIDEST_LINE, BoxStyle, Drawing, GraphBox, GraphLink, LinkStyle, shown_lines
+from dstack.report.page.section import ReportData, Section, graph_body
 from dstack.report.rich_text import place_of, shortened_left
 from dstack.words import SHOWN, plural
 
 KEY = "waits"
-RED, AMBER, GREY = "#d23347", "#b26a00", "#7a8089"
 BOXES: Mapping[Outcome, tuple[str, BoxStyle, str]] = {
-    "deadlock": ("✖ ", BoxStyle("#ffd4d8", RED, 2.5), "✖ deadlocked"),
-    "never": ("✖ ", BoxStyle("#ffe3d1", RED, 1.5), "✖ never proceeds"),
-    "behind": ("■ ", BoxStyle("#ffeecb", AMBER), "■ blocked behind these"),
-    "blocker": ("◎ ", BoxStyle("#cfe3ff", "#0b57b0", 2.0), "◎ final blocker"),
-    "waits": ("", BoxStyle("#eceef1", GREY), "waits"),
-    "runs": ("▸ ", BoxStyle("#d6f0dc", "#1a7237"), "▸ runs"),
-    "helper": ("", BoxStyle("#ffffff", GREY, 1.0, "dotted"), "state of Ray, or unknown"),
+    "deadlock": ("✖ ", BoxStyle("bad", 2.5), "✖ deadlocked"),
+    "never": ("✖ ", BoxStyle("bad", 1.2), "✖ never proceeds"),
+    "behind": ("■ ", BoxStyle("warn"), "■ blocked behind these"),
+    "blocker": ("◎ ", BoxStyle("info", 2.0), "◎ final blocker"),
+    "waits": ("", BoxStyle("dim"), "waits"),
+    "runs": ("▸ ", BoxStyle("good"), "▸ runs"),
+    "helper": ("", BoxStyle("bare", is_dotted=True), "state of Ray, or unknown"),
 }
 """The mark, the appearance and the name of the boxes of each outcome."""
 MANY = 1_000
 """So many vertices of a box are compared."""
 CERTAIN = "certain"
-DASHES = {CERTAIN: "solid", "inferred or suspected": "dashed", "ends by a timeout": "dotted"}
-COLOURS = {
-    "cycle": LinkStyle(RED, 3.2),
-    "other wait in the deadlock": LinkStyle(RED, 1.0),
-    "never proceeds": LinkStyle(AMBER, 1.4),
-    "wait": LinkStyle(GREY, 1.4),
+DASHES = {CERTAIN: "", "inferred or suspected": "9 5", "ends by a timeout": "2 4"}
+LINKS = {
+    "cycle": LinkStyle("bad", 3.2),
+    "other wait in the deadlock": LinkStyle("bad", 1.2),
+    "never proceeds": LinkStyle("warn"),
+    "wait": LinkStyle("dim"),
 }
 
 
@@ -63,33 +53,29 @@ class _Facts:
 
 def section(data: ReportData) -> Section | None:
     """The graph; None if nothing waits."""
-    analysed = data.analysed
-    found = WaitBoxes.of(analysed.merged_index, analysed.diagnosis)
+    found = drawing(data.analysed, data.stack_ids)
     if not found.boxes:
         return None
-    writer = _Writer(analysed, data.stack_ids)
+    return Section(KEY, "Wait-for graph", graph_body("waits.html", found), script="graph.js")
+
+
+def drawing(analysed: AnalysedSnapshot, stacks: Mapping[Key, str] = {}) -> Drawing:
+    """All waits of a snapshot; ``stacks`` are the ids of the elements that show them."""
+    found = WaitBoxes.of(analysed.merged_index, analysed.diagnosis)
+    writer = _Writer(analysed, stacks)
     facts = [writer.facts(box) for box in found.boxes]
-    boxes = writer.boxes(facts)
     links = [writer.link(link, facts) for link in found.links]
-    chart = graph_chart(f"{KEY}-chart", boxes, links, has_ellipses=True, is_from_targets=True)
-    body = render("waits.html", key=KEY, legend=_legend(found, links), notes=list(_notes(found)))
-    return Section(KEY, "Wait-for graph", body, {f"{KEY}-chart": chart}, "graph.js")
-
-
-def boxes_of(analysed: AnalysedSnapshot) -> list[GraphBox]:
-    """The boxes of all waits of a snapshot, without links to stacks."""
-    writer = _Writer(analysed, {})
-    return writer.boxes([writer.facts(box) for box in WaitBoxes.of(analysed.merged_index, analysed.diagnosis).boxes])
-
-
-def _legend(found: WaitBoxes, links: Sequence[GraphLink]) -> Legend:
-    outcomes = {box.outcome for box in found.boxes}
-    styles = {link.style for link in links}
+    outcomes, styles = {box.outcome for box in found.boxes}, {link.style for link in links}
     named = {_link_style(kind, sure): ", ".join((kind, sure) if sure != CERTAIN else (kind,))
-             for kind in COLOURS for sure in DASHES}  # fmt: skip
-    return Legend(
+             for kind in LINKS for sure in DASHES}  # fmt: skip
+    return Drawing(
+        KEY,
+        writer.boxes(facts),
+        links,
         [(text, style) for outcome, (_, style, text) in BOXES.items() if outcome in outcomes],
         [(text, style) for style, text in named.items() if style in styles],
+        list(_notes(found)),
+        is_of_waits=True,
     )
 
 
@@ -101,8 +87,7 @@ def _notes(found: WaitBoxes) -> Iterator[str]:
 
 
 def _link_style(kind: str, sure: str) -> LinkStyle:
-    style = COLOURS[kind]
-    return LinkStyle(style.colour, style.width, DASHES[sure])
+    return replace(LINKS[kind], dashes=DASHES[sure])
 
 
 def _certainty(wait: Wait) -> str:

@@ -38,6 +38,8 @@ def test_text_goes_to_standard_output() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "begins"),
     [
+        ("calls.svg", (), b"<svg "),
+        ("calls.png", (), b"\x89PNG"),
         ("calls.dot", (), b"digraph calls {"),
         ("calls.gv", (), b"digraph calls {"),
         ("calls.json", (), b"{\n"),
@@ -54,7 +56,7 @@ def test_the_suffix_or_the_option_chooses_the_format(
     assert (done.exit_code, done.stdout) == (0, "")
     assert file.read_bytes().startswith(begins)
     is_dot = begins.startswith(b"digraph")
-    assert done.stderr.startswith(f"Saved. Draw it with: dot -Tsvg -o {tmp_path}/calls.svg" if is_dot else "Saved. ")
+    assert done.stderr.startswith(f"Saved. Draw it with: dot -Tsvg -O {file}" if is_dot else "Saved. ")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -116,6 +118,9 @@ def test_impossible_requests_are_refused() -> None:
     assert "FILE cannot be combined with --address." in both.stderr
     assert graph("none.json").exit_code == 3
     assert graph(FILE, "--by", "colour").exit_code == 2
+    unknown = graph(FILE, "-o", "calls.pdf")
+    assert unknown.exit_code == 2
+    assert "calls.pdf ends in none of .svg, .png, .dot, .gv, .json and .txt." in unknown.stderr
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:

@@ -15,8 +15,8 @@ from dstack.analysis.views.wait_tree import WaitTree
 from dstack.files.snapshot_file import load
 from dstack.model.diagnosis import Entry, Finding
 from dstack.report.calls_text import node_title
-from dstack.report.page.graph_chart import shown_lines
-from dstack.report.page.waits_section import boxes_of
+from dstack.report.graph_svg import shown_lines
+from dstack.report.page.waits_section import drawing
 from dstack.tui.views.waits_view import WaitDetails, WaitLines
 from dstack.tui.widgets.outline import Line
 from dstack.words import distinct
@@ -55,7 +55,7 @@ def assert_nothing_reads_the_same(analysed: AnalysedSnapshot) -> None:
     for finding in analysed.diagnosis.findings:
         assert not repeated((one.name, one.place, one.file, one.line) for one in entries_of(finding))
         assert all(names_its_actor(analysed, one) for one in entries_of(finding))
-    assert not repeated(shown_lines(box.title, box.lines) for box in boxes_of(analysed))
+    assert not repeated(shown_lines(box.title, box.lines) for box in drawing(analysed).boxes)
     tree = WaitTree(analysed.merged_index, analysed.diagnosis)
     assert not list(repeated_lines(WaitLines(analysed, tree, WaitDetails(analysed)).lines()))
     for grouping in GROUPINGS if analysed.timeline else ():
