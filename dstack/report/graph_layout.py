@@ -19,7 +19,7 @@ Size = tuple[float, float]
 Link = tuple[int, int]
 VIEW = (1180.0, 600.0)
 """The size in which a graph is shown at first."""
-GAP_X, GAP_Y = 64.0, 16.0
+GAP_X, GAP_Y = 48.0, 16.0
 RING_GAPS, MOST_IN_WIDE_RING, LONG_RING_GAPS = (80.0, 40.0), 10, (32.0, 26.0)
 """The gaps between the boxes of a ring, and of a ring of more boxes."""
 COMPONENT_GAP = 40.0

@@ -127,10 +127,14 @@ def svg_file(drawing: Drawing) -> str:
 def png_file(drawing: Drawing) -> bytes:
     """The same as PNG, with the fonts of this machine; a large graph is small in it.
 
-    Raises :class:`DstackError` if there is no font.
+    Raises :class:`DstackError` if there is no font, or if resvg-py is missing, as in an environment of conda.
     """
-    import resvg_py
-
+    try:
+        import resvg_py
+    except ImportError:
+        raise DstackError(
+            "A PNG needs resvg-py, which is missing.", "Install it with: pip install resvg-py, or write a .svg file."
+        ) from None
     if resvg_py.svg_to_bytes(PROBE.format(FONT, "M")) == resvg_py.svg_to_bytes(PROBE.format(FONT, "")):
         raise DstackError(
             "A PNG needs a font, and this machine has none.", "Install fonts-dejavu-core, or write a .svg file."

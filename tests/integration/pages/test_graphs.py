@@ -74,8 +74,7 @@ def test_a_drag_moves_the_graph_and_follows_no_link(page: Any) -> None:
     click(page, "#calls [data-zoom=in]")
     view = "return svg.viewBox.baseVal.x"
     left = run(page, "calls", view)
-    action = point(page, "calls", "driver pipeline.py")
-    action.click_and_hold().move_by_offset(-150, 0).release().perform()
+    point(page, "calls", "✖ Trainer").click_and_hold().move_by_offset(-60, 0).release().perform()
 
     assert run(page, "calls", view) > left
     assert page.execute_script("return location.hash") == before

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from unittest.mock import patch
 from xml.etree import ElementTree
 
@@ -110,6 +111,13 @@ def test_without_a_font_a_png_is_refused() -> None:
         patch("dstack.report.graph_svg.PROBE", '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>'),
         pytest.raises(DstackError, match=r"this machine has none\. Install fonts-dejavu-core"),
     ):
+        png_file(drawing(box("a")))
+
+
+def test_without_resvg_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+
+    with pytest.raises(DstackError, match="pip install resvg-py"):
         png_file(drawing(box("a")))
 
 
