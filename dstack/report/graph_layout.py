@@ -47,17 +47,17 @@ class GraphLayout:
     height: float = 0.0
 
 
-def layout(sizes: Sequence[Size], links: Sequence[Link], *, has_rings: bool, is_from_targets: bool) -> GraphLayout:
+def layout(sizes: Sequence[Size], links: Sequence[Link], *, is_of_waits: bool) -> GraphLayout:
     """Place the boxes with these sizes; the first ones come first.
 
-    With ``has_rings``, boxes of one cycle are around each other; otherwise an edge that closes a cycle leads backwards.
-    A box is as far right as its waiters allow with ``is_from_targets``, else as far left as its callers allow.
+    Of waits, boxes of one cycle are around each other, and a box is as far right as its waiters allow. Of calls, an
+    edge that closes a cycle leads backwards, and a box is as far left as its callers allow.
     """
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(sizes)))
     graph.add_edges_from((a, b) for a, b in links if a != b)
     parts = sorted(nx.weakly_connected_components(graph), key=min)
-    return _packed([_Component(graph.subgraph(part), sizes, has_rings, is_from_targets).layout() for part in parts])
+    return _packed([_Component(graph.subgraph(part), sizes, is_of_waits).layout() for part in parts])
 
 
 def _packed(parts: Sequence[GraphLayout]) -> GraphLayout:
@@ -145,17 +145,17 @@ class _Item:
 
 
 class _Component:
-    def __init__(self, graph: nx.DiGraph[int], sizes: Sequence[Size], has_rings: bool, is_from_targets: bool) -> None:
+    def __init__(self, graph: nx.DiGraph[int], sizes: Sequence[Size], is_of_waits: bool) -> None:
         self._graph, self._sizes = graph, sizes
-        self._backward = set() if has_rings else _backward(graph)
+        self._backward = set() if is_of_waits else _backward(graph)
         forward: nx.DiGraph[int] = nx.DiGraph(map(self._forward, sorted(graph.edges)))
         forward.add_nodes_from(graph)
         groups = sorted(map(sorted, nx.strongly_connected_components(forward)))
         items = nx.condensation(forward, groups)
         self._item_of: Mapping[int, int] = items.graph["mapping"]
         self._items = [self._item(group) for group in groups]
-        self._set_layers(items.reverse() if is_from_targets else items)
-        if is_from_targets:
+        self._set_layers(items.reverse() if is_of_waits else items)
+        if is_of_waits:
             last = max(item.layer for item in self._items)
             for item in self._items:
                 item.layer = last - item.layer

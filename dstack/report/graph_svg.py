@@ -82,10 +82,7 @@ class GraphLink:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What is drawn, the names of the kinds of boxes and links that it has, and what is left out.
-
-    With ``is_of_waits``, boxes of one cycle are around each other, and a box is next to what waits for it.
-    """
+    """What is drawn, the names of the kinds of boxes and links that it has, and what is left out."""
 
     name: str
     boxes: Sequence[GraphBox]
@@ -202,7 +199,7 @@ def _body(drawing: Drawing) -> tuple[float, float, str]:
     """The size of the graph with its margins, and its links below its boxes."""
     sizes = [size_of(box) for box in drawing.boxes]
     pairs = [(link.source, link.target) for link in drawing.links]
-    placed = layout(sizes, pairs, has_rings=drawing.is_of_waits, is_from_targets=drawing.is_of_waits)
+    placed = layout(sizes, pairs, is_of_waits=drawing.is_of_waits)
     parts = (*_links(drawing, placed), *_boxes(drawing, placed, sizes))
     body = f'<g transform="translate({MARGIN_PX:g} {MARGIN_PX:g})">{"".join(parts)}</g>'
     return round(placed.width + 2 * MARGIN_PX), round(placed.height + 2 * MARGIN_PX), body

@@ -26,12 +26,12 @@ def overlap(a: int, b: int, found: GraphLayout, sizes: list[tuple[float, float]]
     return abs(ax - bx) < (aw + bw) / 2 - 0.01 and abs(ay - by) < (ah + bh) / 2 - 0.01
 
 
-@given(graphs(), st.booleans(), st.booleans())
+@given(graphs(), st.booleans())
 def test_boxes_do_not_overlap_and_all_edges_are_drawn(
-    graph: tuple[list[tuple[float, float]], list[tuple[int, int]]], has_rings: bool, is_from_targets: bool
+    graph: tuple[list[tuple[float, float]], list[tuple[int, int]]], is_of_waits: bool
 ) -> None:
     sizes, links = graph
-    found = layout(sizes, links, has_rings=has_rings, is_from_targets=is_from_targets)
+    found = layout(sizes, links, is_of_waits=is_of_waits)
 
     assert sorted(found.centres) == list(range(len(sizes)))
     assert not any(overlap(a, b, found, sizes) for a, b in combinations(range(len(sizes)), 2))
@@ -50,17 +50,17 @@ def is_at(point: tuple[float, float], box: int, found: GraphLayout, sizes: list[
     return abs(point[0] - x) <= width / 2 + 8 and abs(point[1] - y) <= height / 2 + 8
 
 
-@pytest.mark.parametrize("is_from_targets", [True, False])
-def test_edges_lead_to_the_right(is_from_targets: bool) -> None:
+@pytest.mark.parametrize("is_of_waits", [True, False])
+def test_edges_lead_to_the_right(is_of_waits: bool) -> None:
     links = [(0, 1), (1, 2), (0, 2), (3, 2)]
-    found = layout([SIZES[0]] * 4, links, has_rings=True, is_from_targets=is_from_targets)
+    found = layout([SIZES[0]] * 4, links, is_of_waits=is_of_waits)
 
     assert all(found.centres[a][0] < found.centres[b][0] for a, b in links)
-    assert (found.centres[3][0] == found.centres[1][0]) == is_from_targets
+    assert (found.centres[3][0] == found.centres[1][0]) == is_of_waits
 
 
 def test_an_edge_that_closes_a_cycle_leads_backwards() -> None:
-    found = layout([SIZES[0]] * 3, [(0, 1), (1, 2), (2, 1)], has_rings=False, is_from_targets=False)
+    found = layout([SIZES[0]] * 3, [(0, 1), (1, 2), (2, 1)], is_of_waits=False)
 
     assert found.centres[0][0] < found.centres[1][0] < found.centres[2][0]
     back = found.routes[2, 1]
@@ -69,7 +69,7 @@ def test_an_edge_that_closes_a_cycle_leads_backwards() -> None:
 
 
 def test_a_cycle_is_a_ring_with_its_waiters_at_the_left() -> None:
-    found = layout([SIZES[0]] * 5, [(0, 1), (1, 2), (2, 3), (3, 0), (4, 0)], has_rings=True, is_from_targets=True)
+    found = layout([SIZES[0]] * 5, [(0, 1), (1, 2), (2, 3), (3, 0), (4, 0)], is_of_waits=True)
 
     assert found.centres[4][0] < found.centres[0][0] == min(found.centres[number][0] for number in range(4))
     assert len({found.centres[number] for number in range(4)}) == 4
@@ -77,7 +77,7 @@ def test_a_cycle_is_a_ring_with_its_waiters_at_the_left() -> None:
 
 
 def test_opposite_edges_of_a_ring_are_apart() -> None:
-    found = layout([SIZES[0]] * 2, [(0, 1), (1, 0)], has_rings=True, is_from_targets=True)
+    found = layout([SIZES[0]] * 2, [(0, 1), (1, 0)], is_of_waits=True)
     there, back = found.routes[0, 1], found.routes[1, 0]
 
     assert found.centres[0][1] == found.centres[1][1]
@@ -86,7 +86,7 @@ def test_opposite_edges_of_a_ring_are_apart() -> None:
 
 def test_a_long_edge_keeps_away_from_the_boxes_between() -> None:
     sizes = [SIZES[0]] * 4
-    found = layout(sizes, [(0, 1), (1, 2), (2, 3), (0, 3)], has_rings=True, is_from_targets=True)
+    found = layout(sizes, [(0, 1), (1, 2), (2, 3), (0, 3)], is_of_waits=True)
 
     for number in (1, 2):  # its curves are level next to a box
         (bx, by), (width, height) = found.centres[number], sizes[number]
@@ -97,7 +97,7 @@ def test_a_long_edge_keeps_away_from_the_boxes_between() -> None:
 
 def test_many_waiters_take_several_columns() -> None:
     links = [(number, 0) for number in range(1, 201)]
-    found = layout([SIZES[0]] * 201, links, has_rings=True, is_from_targets=True)
+    found = layout([SIZES[0]] * 201, links, is_of_waits=True)
 
     assert found.height < 4_000
     assert found.width < 4_000
@@ -118,7 +118,7 @@ def test_boxes_of_a_ring_do_not_overlap_and_are_next_to_each_other(count: int) -
 def test_a_ring_of_forty_fits_the_page_with_readable_text() -> None:
     width, height, font_px = 260.0, 72.0, 12.0
     links = [(number, (number + 1) % 40) for number in range(40)]
-    found = layout([(width, height)] * 40, links, has_rings=True, is_from_targets=True)
+    found = layout([(width, height)] * 40, links, is_of_waits=True)
 
     assert font_px * min(VIEW[0] / found.width, VIEW[1] / found.height) >= 9.0
 
