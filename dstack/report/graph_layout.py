@@ -160,6 +160,7 @@ class _Component:
             for item in self._items:
                 item.layer = last - item.layer
         self._chains = self._add_threads()
+        self._ties = self._neighbours()
 
     def _forward(self, link: Link) -> Link:
         return (link[1], link[0]) if link in self._backward else link
@@ -208,16 +209,15 @@ class _Component:
         layers: list[list[int]] = [[] for _ in range(1 + max(item.layer for item in self._items))]
         for number, item in enumerate(self._items):  # edges pass through the middle of a layer, if all are equal
             layers[item.layer].insert(len(layers[item.layer]) // (1 if item.offsets else 2), number)
-        ties = self._ties()
         for sweep in range(-1, 2 * SWEEPS):
             for layer in layers if sweep % 2 else reversed(layers):
-                wanted = {number: self._wanted(number, ties) if sweep >= 0 else 0.0 for number in layer}
+                wanted = {number: self._wanted(number) if sweep >= 0 else 0.0 for number in layer}
                 if sweep < SWEEPS:
                     layer.sort(key=wanted.__getitem__)
                 self._place(layer, wanted)
         return self._result(layers)
 
-    def _ties(self) -> Mapping[int, Sequence[tuple[int, float]]]:
+    def _neighbours(self) -> Mapping[int, Sequence[tuple[int, float]]]:
         """The neighbours of each item, with the difference of the heights at which they would be level."""
         ties: dict[int, list[tuple[int, float]]] = defaultdict(list)
         for link, chain in self._chains.items():
@@ -249,8 +249,8 @@ class _Component:
             yield edge, level
             yield from ((x + side * width / 4, level), (x + side * width / 4, y - height / 2))
 
-    def _wanted(self, number: int, ties: Mapping[int, Sequence[tuple[int, float]]]) -> float:
-        heights = [self._items[other].y + difference for other, difference in ties.get(number, ())]
+    def _wanted(self, number: int) -> float:
+        heights = [self._items[other].y + difference for other, difference in self._ties[number]]
         return sum(heights) / len(heights) if heights else self._items[number].y
 
     def _place(self, layer: Sequence[int], wanted: Mapping[int, float]) -> None:
@@ -262,7 +262,8 @@ class _Component:
             are_threads = last is not None and not last.offsets and not item.offsets
             starts.append(end + (THREAD_GAP if are_threads else GAP_Y) + item.size[1] / 2)
             end, last = starts[-1] + item.size[1] / 2, item
-        levels = isotonic([wanted[number] - start for number, start in zip(layer, starts, strict=True)])
+        weights = [len(self._ties[number]) or 1 for number in layer]
+        levels = isotonic([wanted[number] - start for number, start in zip(layer, starts, strict=True)], weights)
         for number, start, level in zip(layer, starts, levels, strict=True):
             self._items[number].y = level + start
 
@@ -317,17 +318,17 @@ def _backward(graph: nx.DiGraph[int]) -> set[Link]:
     return found
 
 
-def isotonic(values: Sequence[float]) -> list[float]:
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The values that never fall and have the least squared differences from these."""
-    blocks: list[tuple[float, int]] = []
-    for value in values:
-        mean, count = value, 1
+    blocks: list[tuple[float, float, int]] = []
+    for mean, weight in zip(values, weights, strict=True):
+        count = 1
         while blocks and blocks[-1][0] > mean:
-            before, number = blocks.pop()
-            mean = (before * number + mean * count) / (number + count)
+            before, heavy, number = blocks.pop()
+            mean, weight = (before * heavy + mean * weight) / (heavy + weight), heavy + weight
             count += number
-        blocks.append((mean, count))
-    return [mean for mean, count in blocks for _ in range(count)]
+        blocks.append((mean, weight, count))
+    return [mean for mean, _, count in blocks for _ in range(count)]
 
 
 def _curves(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -125,10 +125,14 @@ def test_a_ring_of_forty_fits_the_page_with_readable_text() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30))
 def test_the_nearest_values_that_never_fall(values: list[float]) -> None:
-    found = isotonic(values)
+    found = isotonic(values, [1.0] * len(values))
 
     assert len(found) == len(values)
     assert all(a <= b + 1e-6 for a, b in pairwise(found))
     assert sum(found) == pytest.approx(sum(values), abs=1e-3)
     if values == sorted(values):
         assert found == values
+
+
+def test_heavier_values_move_less() -> None:
+    assert isotonic([4.0, 0.0], [3.0, 1.0]) == [3.0, 3.0]

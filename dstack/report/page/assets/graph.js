@@ -1,7 +1,6 @@
 // Graphs: zoom, moving, search, and emphasis of what is linked with a box. Without it a graph is in a scrolled place.
 
-const LEAST_SCALE = 0.75; // at which a graph is shown at first, if it is larger than its place: 9 px of text
-const HIGHEST_PX = 620;
+const LEAST_SCALE = 0.75, HIGHEST_PX = 620; // a graph that is larger is first shown at this scale: 9 px of text
 
 for (const graph of document.querySelectorAll(".graph")) {
   const place = graph.querySelector(".drawing"), svg = place.querySelector("svg");
@@ -13,8 +12,7 @@ for (const graph of document.querySelectorAll(".graph")) {
 
   function draw() {
     const wide = place.clientWidth / scale, high = place.clientHeight / scale;
-    x = begin(x, wide, width);
-    y = begin(y, high, height);
+    [x, y] = [begin(x, wide, width), begin(y, high, height)];
     svg.setAttribute("viewBox", `${x} ${y} ${wide} ${high}`);
   }
 
@@ -47,8 +45,7 @@ for (const graph of document.querySelectorAll(".graph")) {
   }
 
   function find(words) {
-    matches = boxes.filter((box) => box.textContent.toLowerCase().includes(words));
-    at = -1;
+    [matches, at] = [boxes.filter((box) => box.textContent.toLowerCase().includes(words)), -1];
     for (const box of boxes) box.classList.toggle("faded", !matches.includes(box));
     status.textContent = words && `${matches.length} of ${boxes.length} boxes match`;
   }
@@ -63,8 +60,8 @@ for (const graph of document.querySelectorAll(".graph")) {
   }
 
   function emphasise(box) { // the links of the box below the pointer
-    const number = box?.dataset.box;
-    for (const {classList, dataset: {from, to}} of links) classList.toggle("faded", !!box && from !== number && to !== number);
+    const isFar = ({from, to}) => box && ![from, to].includes(box.dataset.box);
+    for (const link of links) link.classList.toggle("faded", !!isFar(link.dataset));
   }
 
   place.classList.add("movable");
@@ -78,9 +75,9 @@ for (const graph of document.querySelectorAll(".graph")) {
   place.addEventListener("pointerdown", (event) => { pressed = event.button ? undefined : event; hasMoved = false; });
   window.addEventListener("pointerup", () => { pressed = undefined; });
   window.addEventListener("pointermove", (event) => {
-    if (!pressed || !hasMoved && Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) < 4) return;
-    x -= (event.clientX - pressed.clientX) / scale;
-    y -= (event.clientY - pressed.clientY) / scale;
+    const right = event.clientX - pressed?.clientX, down = event.clientY - pressed?.clientY;
+    if (!pressed || !hasMoved && Math.hypot(right, down) < 4) return;
+    [x, y] = [x - right / scale, y - down / scale];
     pressed = event;
     hasMoved = true;
     isFitted = false;
@@ -90,10 +87,9 @@ for (const graph of document.querySelectorAll(".graph")) {
   place.addEventListener("click", (event) => { if (hasMoved) event.preventDefault(); }, true);
   place.addEventListener("pointerover", (event) => emphasise(event.target.closest("[data-box]")));
   place.addEventListener("pointerleave", () => emphasise());
-  place.addEventListener("focusin", (event) => { if (event.target.matches(":focus-visible")) centre(event.target); });
-  place.addEventListener("show", (event) => { // a match of the page's search
-    const box = event.target.closest("[data-box]");
-    if (box) centre(box);
+  for (const name of ["focusin", "show"]) place.addEventListener(name, ({target}) => { // a key, or the page's search
+    const box = target.closest("[data-box]") || target.querySelector("[data-box]");
+    if (box && (name === "show" || target.matches(":focus-visible"))) centre(box);
   });
   search.addEventListener("input", () => find(search.value.toLowerCase()));
   search.addEventListener("keydown", (event) => { if (event.key === "Enter") goToNext(); });
