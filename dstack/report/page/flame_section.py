@@ -1,7 +1,7 @@
-"""Flame graphs of the stacks, of the time of tasks, and of recordings, as charts of rectangles.
+"""Flame graphs of the stacks, of the time of tasks, and of recordings.
 
 Groups, such as node and class, are the first levels. The page has the rectangles, without the narrowest ones, as short
-columns of numbers; its script makes the columns of the chart from them.
+columns of numbers, which its script draws.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from bokeh.core.properties import value
-from bokeh.models import HoverTool, Plot, Range1d, TapTool
 from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
@@ -31,15 +29,13 @@ from dstack.analysis.stacks.weighted_stacks import (
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.model.profile import PathStep, Profile, State
 from dstack.model.recording import Recording
-from dstack.report.page.section import ReportData, Section, data_element, new_chart, rectangles, render
+from dstack.report.page.section import ReportData, Section, data_element, render
 from dstack.report.profile_text import STATE_WORDS, profile_shortfalls, profile_summary
 from dstack.report.summaries import recording_summary, shortfalls
 from dstack.words import duration, grouped, plural, visible
 
 MAX_BOXES = 20_000
 """The most rectangles of a flame graph on a page of its own."""
-ROW_PX = 20
-AROUND_PX = 16
 HUES = {"user": 30, "library": 130, "ray": 205, "stdlib": 265}
 """The hue of a frame by the origin of its code."""
 ORIGINS = {"user": "application", "library": "library", "ray": "Ray", "stdlib": "standard library"}
@@ -54,23 +50,6 @@ STATE_COLOURS: Mapping[State, str] = {
     "starts": "#b79cf2",
     "outside": "#f2867a",
 }
-COLUMNS = (
-    "left",
-    "right",
-    "top",
-    "bottom",
-    "middle",
-    "at",
-    "label",
-    "name",
-    "place",
-    "weight",
-    "share",
-    "colour",
-    "line",
-    "alpha",
-)
-"""The columns of the chart, which the script fills."""
 MOST_RECORDINGS = 6
 MOST_BOXES = 10_000
 """The most rectangles of one flame graph, as there are several."""
@@ -103,10 +82,6 @@ class Boxes:
     boxes: list[Box] = field(default_factory=list)
     is_cut: bool = False
 
-    @property
-    def levels(self) -> int:
-        """The number of rows."""
-        return 1 + max((box.depth for box in self.boxes), default=0)
 
 
 def boxes_of(tree: WeightedTree, most: int = MAX_BOXES) -> Boxes:
@@ -197,8 +172,8 @@ def section_of(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BO
     Each has at most so many rectangles.
     """
     panels = [_panel(f"{key}-chart-{number}", flame, most) for number, flame in enumerate(flames)]
-    charts = {panel.chart: flame_chart(panel.chart, panel.orders[0].levels) for panel in panels}
-    return Section(key, title, render("flame.html", key=key, panels=panels), charts, "flame.js")
+    body = render("flame.html", key=key, panels=panels)
+    return Section(key, title, body, script="flame.js", library="vendor/d3-flame-graph.min.js")
 
 
 def _panel(chart: str, flame: Flame, most: int) -> Panel:
@@ -231,7 +206,6 @@ def _box_columns(boxes: Boxes, steps: dict[tuple[PathStep, str], int]) -> dict[s
     keys = ((box.step, marks[box.parent].get(box.step, "")) for box in boxes.boxes)
     return {
         "total": boxes.total,
-        "left": [box.left for box in boxes.boxes],
         "width": [box.weight for box in boxes.boxes],
         "parent": [box.parent for box in boxes.boxes],
         "step": [steps.setdefault(key, len(steps)) for key in keys],
@@ -263,39 +237,6 @@ def colour_of(step: PathStep, *, has_states: bool = False) -> str:
         saturation = PALE_SATURATION if has_states else FRAME_SATURATION
         red, green, blue = colorsys.hls_to_rgb(hue, 0.68 + 0.12 * shade + 0.06 * has_states, saturation)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
-
-
-def flame_chart(name: str, levels: int) -> Plot:
-    """The rectangles with their names; the page zooms to what is clicked."""
-    chart = new_chart(
-        name, levels * ROW_PX + AROUND_PX, Range1d(start=0, end=1), Range1d(start=levels, end=0), zoom=None
-    )
-    quads = rectangles(
-        chart,
-        COLUMNS,
-        fill_color="colour",
-        fill_alpha="alpha",
-        line_color="line",
-        line_width=2,
-        nonselection_fill_alpha="alpha",
-        nonselection_line_alpha=1.0,
-    )
-    chart.text(
-        x="at",
-        y="middle",
-        text="label",
-        source=quads.data_source,
-        text_font_size="12px",
-        text_font=value("monospace"),
-        text_baseline="middle",
-        x_offset=3,
-        text_color="#000000",
-        nonselection_text_alpha=1.0,
-    )
-    tips = [("", "@name"), ("", "@place"), ("", "@weight")]
-    hover = HoverTool(renderers=[quads], tooltips=tips, point_policy="follow_mouse")
-    chart.add_tools(hover, TapTool(renderers=[quads]))
-    return chart
 
 
 def section(data: ReportData) -> Section | None:

@@ -54,16 +54,18 @@ SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
 
 def document(title: str, heading: Markup, sections: Sequence[Section]) -> bytes:
     """A whole page, as UTF-8: the heading, links to the sections, and the sections."""
-    scripts = [_bokeh(), _own_script(sections)]
+    charts = [(element, plot) for one in sections for element, plot in one.charts.items()]
+    scripts = [*([_bokeh()] if charts else []), _own_script(sections)]
+    style = f"\n{asset('page.css')}\n"
     page = render(
         "page.html",
         title=title,
         heading=heading,
         sections=sections,
-        policy=_policy(scripts),
-        style=Markup(asset("page.css")),
+        policy=_policy(scripts, None if charts else style),
+        style=Markup(style),
         scripts=[Markup(script) for script in scripts],
-        charts=[_chart(element, plot) for one in sections for element, plot in one.charts.items()],
+        charts=[_chart(element, plot) for element, plot in charts],
     )
     return page.encode(errors="backslashreplace")
 
@@ -78,14 +80,15 @@ def _bokeh() -> str:
 
 
 def _own_script(sections: Sequence[Section]) -> str:
-    names = dict.fromkeys(one.script for one in sections if one.script)
+    names = dict.fromkeys(name for one in sections for name in (one.library, one.script) if name)
     return "\n".join(["'use strict';", asset("page.js"), *map(asset, names), "drawCharts();"])
 
 
-def _policy(scripts: Sequence[str]) -> Markup:
-    """Bokeh makes elements with styles, which the policy has to allow; a style loads nothing and runs nothing."""
+def _policy(scripts: Sequence[str], style: str | None) -> Markup:
+    """Only these scripts and this style; Bokeh makes elements with styles of its own."""
+    styles = "'unsafe-inline'" if style is None else _hash(style)
     return Markup(
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {styles}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -38,7 +38,8 @@ class Section:
     """One section of a page.
 
     ``key`` is its anchor, ``body`` its HTML. ``charts`` are drawn in the elements of the body with these ids.
-    ``script`` names a file of ``assets`` that handles its clicks and keys.
+    ``script`` names a file of ``assets`` that draws it or handles its clicks and keys, ``library`` what that needs.
+    ``count`` follows the title in links, as the number of findings. A section that ``is_line`` has no heading.
     """
 
     key: str
@@ -46,6 +47,9 @@ class Section:
     body: Markup
     charts: Mapping[str, Plot] = field(default_factory=dict)
     script: str | None = None
+    library: str | None = None
+    count: int | None = None
+    is_line: bool = False
 
 
 def render(template: str, **values: Any) -> Markup:

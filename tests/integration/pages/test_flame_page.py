@@ -29,9 +29,17 @@ STACKS = WeightedStacks(
         WeightedStack(("node 10.0.0.2", HOSTILE), (MAIN, LOAD), 20),
     ),
 )
-PLOT = (
-    "const plot = Bokeh.documents[0].get_model_by_name('flame-chart-0'); const d = plot.renderers[0].data_source.data; "
-)
+BOXES = """
+return [...document.querySelectorAll(".flame:not([hidden]) g.frame")].map((one) => {
+  const {x, y, width} = one.getBoundingClientRect();
+  return [y, x, width, one.querySelector("title").textContent, one.querySelector("div").textContent];
+});
+"""
+CLICK = """
+const has = (one) => one.querySelector("title").textContent.startsWith(arguments[0]);
+const box = [...document.querySelectorAll(".flame:not([hidden]) g.frame")].find(has);
+box.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+"""
 
 
 @pytest.fixture
@@ -43,8 +51,23 @@ def page(browser: Any, tmp_path: Path) -> Any:
     return browser
 
 
-def values(page: Any, script: str) -> Any:
-    return page.execute_script(PLOT + script)
+def boxes(page: Any) -> list[list[str]]:
+    """The labels from above, each row from left to right."""
+    found = sorted(page.execute_script(BOXES))
+    return [[label for y, *_, label in found if y == row] for row in sorted({y for y, *_ in found})]
+
+
+def wait_for(page: Any, expected: list[list[str]]) -> None:
+    """Wait for the rows from the first of these on; labels are drawn after the boxes."""
+    wait_until(
+        lambda: boxes(page)[: len(expected)] == expected,
+        deadline_s=READY_S,
+        what=lambda: f"boxes: {boxes(page)}, {errors(page)}",
+    )
+
+
+def press(page: Any, button: str) -> None:
+    page.find_element("css selector", f".flame:not([hidden]) {button}").click()
 
 
 def test_the_page_is_drawn_without_requests_errors_or_foreign_scripts(page: Any) -> None:
@@ -52,64 +75,39 @@ def test_the_page_is_drawn_without_requests_errors_or_foreign_scripts(page: Any)
     assert errors(page) == []
     assert page.execute_script("return window.hacked === undefined")
     assert page.execute_script("return document.querySelector('h1').innerText") == f"Recording {HOSTILE}"
-    assert values(page, "return plot.inner_width") > 500
+    wait_for(page, WHOLE)
 
 
-def test_a_click_zooms_and_the_button_resets(page: Any) -> None:
-    assert shown_range(page) == [0, 100]
-    click(page, STEP_AT)
-    wait_until(lambda: shown_range(page) == [0, 60], deadline_s=READY_S, what=lambda: f"zoom: {shown_range(page)}")
-    assert values(page, "return d.label[d.name.indexOf('step')]") == "step  60 %"
-
-    click(page, RESET_AT)
-    wait_until(lambda: shown_range(page) == [0, 100], deadline_s=READY_S, what=lambda: f"reset: {shown_range(page)}")
+ALL, NODES = ["all  100 %"], ["node 10.0.0.1  80 %", "node 10.0.0.2  20 %"]
+WHOLE = [ALL, NODES, ["actor Trainer  80 %", f"{HOSTILE}  20 %"], ["main  80 %", "main  20 %"]]
 
 
-STEP_AT = """
-const i = d.name.indexOf("step"), view = Bokeh.index.find_one(plot), box = view.el.getBoundingClientRect();
-const x = view.frame.x_scale.compute((d.left[i] + d.right[i]) / 2), y = view.frame.y_scale.compute(d.middle[i]);
-return [box.left + x, box.top + y];
-"""
-RESET_AT = """
-const box = document.querySelector(".flame .reset").getBoundingClientRect();
-return [box.left + box.width / 2, box.top + box.height / 2];
-"""
+def test_a_click_zooms_and_the_buttons_lead_back(page: Any) -> None:
+    wait_for(page, WHOLE)
+    page.execute_script(CLICK, "step")
+    wait_for(page, [ALL, ["node 10.0.0.1  80 %"], ["actor Trainer  80 %"], ["main  80 %"], ["step  60 %"]])
+    width = {label: width for _, _, width, _, label in page.execute_script(BOXES)}
+    assert width["step  60 %"] == width["all  100 %"] > 500
+    text = page.find_element("css selector", ".flame .zoomed").text
+    assert text == "step, train.py:7 (application), 60 samples, 60.0 %"
 
-
-def shown_range(page: Any) -> Any:
-    return values(page, "return [plot.x_range.start, plot.x_range.end]")
-
-
-def click(page: Any, place: str) -> None:
-    from selenium.webdriver import ActionChains
-
-    x, y = values(page, place)
-    action: Any = ActionChains(page)
-    action.w3c_actions.pointer_action.move_to_location(int(x), int(y))
-    action.click().perform()
+    press(page, ".up")
+    wait_for(page, [ALL, *([one] for one in ("node 10.0.0.1  80 %", "actor Trainer  80 %", "main  80 %"))])
+    assert boxes(page)[4] == ["step  60 %", "load  20 %"]
+    press(page, ".reset")
+    wait_for(page, WHOLE)
+    assert not page.find_element("css selector", ".flame .up").is_enabled()
 
 
 def test_a_search_marks_matches_and_sums_them_once(page: Any) -> None:
+    wait_for(page, WHOLE)
     page.find_element("css selector", ".flame input").send_keys("TRAIN")
 
     text = page.find_element("css selector", ".flame [role=status]").text
     assert text == "4 boxes match, 100.0 % of all"
-    names, alphas = values(page, "return [d.name, d.alpha]")
-    assert {name for name, alpha in zip(names, alphas, strict=True) if alpha == 1} == {"actor Trainer", "main", "step"}
-
-
-def test_a_level_up_is_the_next_wider_box(page: Any) -> None:
-    click(page, STEP_AT)
-    wait_until(lambda: shown_range(page) == [0, 60], deadline_s=READY_S, what=lambda: f"zoom: {shown_range(page)}")
-    assert (
-        page.find_element("css selector", ".flame .zoomed").text == "step, train.py:7 (application), 60 samples, 60.0 %"
-    )
-
-    up = page.find_element("css selector", ".flame .up")
-    up.click()
-    assert shown_range(page) == [0, 80]
-    up.click()
-    assert (shown_range(page), up.is_enabled()) == ([0, 100], False)
+    marked = page.find_elements("css selector", ".flame rect[fill='#ff8cc6'] + title")
+    names = {one.get_attribute("textContent").split(",")[0] for one in marked}
+    assert names == {"actor Trainer", "main", "step"}
 
 
 def test_another_flame_graph_is_drawn_when_it_is_chosen(browser: Any, tmp_path: Path) -> None:
@@ -121,11 +119,7 @@ def test_another_flame_graph_is_drawn_when_it_is_chosen(browser: Any, tmp_path: 
     browser.find_element("css selector", ".flames [type=radio][value='1']").click()
 
     assert [one.is_displayed() for one in browser.find_elements("css selector", ".flame")] == [False, True]
-    script = (
-        "const one = charts['flames-chart-1']; return one.inner_width > 500 && one.renderers[0].data_source.data.label"
-    )
-    wait_until(lambda: bool(browser.execute_script(script)), deadline_s=READY_S, what=lambda: "the width of the second")
-    assert {"main  80 %", "step  60 %", "load  20 %"} <= set(browser.execute_script(script))
+    wait_for(browser, WHOLE)
     assert errors(browser) == []
 
 
@@ -140,42 +134,33 @@ def profile_in(browser: Any, tmp_path: Path) -> Any:
     return browser
 
 
-def rows(page: Any) -> list[list[str]]:
-    """The labels from above, each row from left to right."""
-    names, tops, lefts = values(page, "return [d.label, d.top, d.left]")
-    boxes = sorted(zip(tops, lefts, names, strict=True))
-    return [[name for top, _, name in boxes if top == row] for row in sorted(set(tops))]
-
-
 def test_a_profile_has_percentages_states_and_the_order_of_time(browser: Any, tmp_path: Path) -> None:
     page = profile_in(browser, tmp_path)
-
-    assert rows(page)[:3] == [
-        ["driver train.py  100 %"],
-        ["main:5  80 %", "main:6  20 %"],
-        ["ray.get  80 %", "on CPU  20 %"],
-    ]
-    places = values(page, "return Object.fromEntries(d.name.map((name, i) => [name, d.place[i]]))")
-    assert places["Reward.score: queued behind"] == "waits in a queue"
-    assert places["on CPU"] == "runs"
+    wait_for(
+        page, [ALL, ["driver train.py  100 %"], ["main:5  80 %", "main:6  20 %"], ["ray.get  80 %", "on CPU  20 %"]]
+    )
+    titles = [title for *_, title, _ in page.execute_script(BOXES)]
+    assert "Reward.score: queued behind, waits in a queue, 4.0 s, 40.0 %" in titles
+    assert "on CPU, runs, 2.0 s, 20.0 %" in titles
     legend = [one.text for one in page.find_elements("css selector", ".flame .key")]
     assert legend == ["runs", "sleeps", "waits", "waits in a queue", "application", "driver, task or actor"]
 
-    page.find_element("css selector", ".flame .order").click()
+    press(page, ".order")
 
-    assert rows(page)[1] == ["main:5  30 %", "main:6  20 %", "main:5  50 %"]
+    wait_for(page, [ALL, ["driver train.py  100 %"], ["main:5  30 %", "main:6  20 %", "main:5  50 %"]])
     assert errors(page) == []
 
 
 def test_callers_and_callees_of_a_function_are_merged(browser: Any, tmp_path: Path) -> None:
     page = profile_in(browser, tmp_path)
-    values(page, "plot.renderers[0].data_source.selected.indices = [d.name.indexOf('score')];")
+    wait_for(page, [ALL])
+    page.execute_script(CLICK, "score,")
 
-    page.find_element("css selector", ".flame .sandwich").click()
+    press(page, ".sandwich")
 
-    assert [row for row in rows(page) if "score  80 %" in row] == [["score  80 %"]]
-    assert rows(page)[-3:] == [["Reward.score  80 %"], ["score  80 %"], ["time.sleep  80 %"]]
-    assert rows(page)[-4] == ["ray.get  40 %", "Reward.score: queued behind  40 %"]
-    page.find_element("css selector", ".flame .reset").click()
-    assert rows(page)[0] == ["driver train.py  100 %"]
+    callers = [["ray.get  40 %", "Reward.score: queued behind  40 %"], ["Reward.score  80 %"], ["score  80 %"]]
+    callees = [["score  80 %"], ["time.sleep  80 %"]]
+    wait_until(lambda: boxes(page)[-5:] == [*callers, *callees], deadline_s=READY_S, what=lambda: str(boxes(page)))
+    press(page, ".reset")
+    wait_for(page, [ALL, ["driver train.py  100 %"]])
     assert errors(page) == []

@@ -1,5 +1,10 @@
 // Draws the charts, gives them the colours of the page, and shows what a link leads to.
 
+// The policy of the page allows no styles in its HTML.
+for (const one of document.querySelectorAll("[data-colour]")) one.style.background = one.dataset.colour;
+for (const one of document.querySelectorAll("[data-width]")) one.style.width = `${one.dataset.width}%`;
+for (const one of document.querySelectorAll("[data-height]")) one.style.height = `${one.dataset.height}%`;
+
 const charts = {}; // by the id of the element in which each is drawn
 const whenDrawn = {}; // what a section does with its chart, by the same id
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
