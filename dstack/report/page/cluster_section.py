@@ -282,7 +282,7 @@ def section(data: ReportData) -> Section | None:
         all_dead=len(dead),
         plural=plural,
     )
-    return Section("cluster", "Cluster", body, script="table.js")
+    return Section("cluster", "Cluster", body, script="table.js", count=len(workers))
 
 
 def _alive(data: ReportData) -> int:

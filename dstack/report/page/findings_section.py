@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.findings.failures import step as step_of_failure
@@ -15,19 +18,20 @@ from dstack.model.snapshot import Node, Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
-from dstack.report.finding import status_sentence
+from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
 from dstack.report.logs_text import log_rows, tails_of_finding
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
-from dstack.report.page.section import ReportData, Section, render
+from dstack.report.page.section import ReportData, Section, data_element, render
 from dstack.report.prediction_text import possible_text
 from dstack.report.profile_text import profile_shortfalls
-from dstack.report.rich_text import place_of, plain_text, print_rows
+from dstack.report.rich_text import Row, SafeText, place_of, plain_text, print_rows
 from dstack.report.summaries import SHOWN_FAILURES, missing_attempts, shortfalls
-from dstack.words import duration, plural, shortly
+from dstack.words import capitalised, duration, plural, shortly
 
 SHOWN_FINDINGS = 20
 SHOWN_GAPS = 20
 SHOWN_NODES = 5
+WIDTH = 100
 LOG_WIDTH = 110
 
 
@@ -56,6 +60,7 @@ class Drawn:
     remarks: tuple[FindingLine, ...]
     assumed: tuple[str, ...]
     logs: tuple[str, ...]
+    markdown: Markup
 
 
 def section(data: ReportData) -> Section | None:
@@ -73,7 +78,7 @@ def section(data: ReportData) -> Section | None:
         failures=list(_lines(beside, data.stack_ids)),
         starving=data.analysed.starving,
     )
-    return Section("findings", "Findings", body)
+    return Section("findings", "Findings", body, count=len(diagnosis.findings))
 
 
 def possible_section(data: ReportData) -> Section | None:
@@ -83,7 +88,7 @@ def possible_section(data: ReportData) -> Section | None:
     found = data.analysed.prediction.possible
     texts = [possible_text(one).splitlines() for one in found[:SHOWN_FINDINGS]]
     body = render("possible.html", texts=texts, left_out=len(found) - len(texts))
-    return Section("possible", "Possible deadlocks", body)
+    return Section("possible", "Possible deadlocks", body, count=len(found))
 
 
 def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
@@ -97,12 +102,31 @@ def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, st
         tuple(_lines(diagram.remarks, stacks)),
         finding.assumed if is_assumed else (),
         _logs(analysed, finding),
+        data_element(_markdown(analysed, finding), "markdown"),
     )
 
 
+def _markdown(analysed: AnalysedSnapshot, finding: Finding) -> str:
+    """The finding for an issue or a chat; all text of the cluster is within the block of code."""
+    about = f"Ray {analysed.snapshot.ray_version}, dstack {analysed.snapshot.dstack_version}"
+    parts = (
+        [Row("", "", SafeText(text)) for text in (finding.summary, status_sentence(finding)) if text],
+        list(picture(finding)),
+        [*advice_rows(finding), *assumption_rows(finding)],
+        [row for step in finding.diagram.remarks for row in remark_rows(step)],
+        [Row("", "", SafeText(about))],
+    )
+    block = "\n\n".join(_text(rows, WIDTH).rstrip() for rows in parts if rows)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", block)), default=2))
+    return f"**{capitalised(finding.kind)}** found by dstack:\n\n{fence}text\n{block}\n{fence}\n"
+
+
 def _logs(analysed: AnalysedSnapshot, finding: Finding) -> tuple[str, ...]:
-    rows = list(log_rows(analysed, tails_of_finding(analysed, finding)))
-    return tuple(plain_text(lambda console: print_rows(console, rows), LOG_WIDTH).splitlines())
+    return tuple(_text(list(log_rows(analysed, tails_of_finding(analysed, finding))), LOG_WIDTH).splitlines())
+
+
+def _text(rows: Sequence[Row], width: int) -> str:
+    return plain_text(lambda console: print_rows(console, rows), width)
 
 
 def _lines(
@@ -119,9 +143,11 @@ def coverage_section(data: ReportData) -> Section:
     snapshot, coverage = analysed.snapshot, analysed.diagnosis.coverage
     gaps = gaps_in_words(analysed)
     failures = other_failures(analysed, gaps)
+    remarks = list(_remarks(data))
+    is_whole = not (analysed.diagnosis.incomplete or gaps or failures)
     body = render(
         "coverage.html",
-        is_whole=not (analysed.diagnosis.incomplete or gaps or failures),
+        is_whole=is_whole,
         conclusion=_conclusion(analysed, bool(gaps), bool(failures)),
         coverage=coverage,
         access=[
@@ -131,10 +157,12 @@ def coverage_section(data: ReportData) -> Section:
         more_gaps=len(gaps) - SHOWN_GAPS,
         failures=failures[:SHOWN_FAILURES],
         more_failures=len(failures) - SHOWN_FAILURES,
-        remarks=list(_remarks(data)),
+        remarks=remarks,
         timing=list(_timing(snapshot)),
+        plural=plural,
     )
-    return Section("coverage", "What was not observed", body)
+    count = len(gaps) + len(failures) or None
+    return Section("coverage", "What was not observed", body, count=count, is_line=is_whole)
 
 
 def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) -> str:

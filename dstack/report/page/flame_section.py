@@ -83,7 +83,6 @@ class Boxes:
     is_cut: bool = False
 
 
-
 def boxes_of(tree: WeightedTree, most: int = MAX_BOXES) -> Boxes:
     """The rectangles of a tree, in its order; the widest so many, as none is wider than its outer one."""
     found: list[Box] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from time import localtime, strftime
@@ -17,7 +18,9 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.diagnosis import Diagnosis
 from dstack.model.profile import Profile, Sampled
+from dstack.report.finding import standing
 from dstack.report.page import (
     calls_section,
     cluster_section,
@@ -34,7 +37,10 @@ from dstack.report.page.profile_section import lines_section, steps_section, tra
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
+from dstack.words import plural, shortly
 
+NOTHING = Markup("")
+SHOWN_JOBS = 2
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     findings_section.section,
     findings_section.possible_section,
@@ -52,8 +58,8 @@ SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
 """The sections in their order; one for which there is no data is left out."""
 
 
-def document(title: str, heading: Markup, sections: Sequence[Section]) -> bytes:
-    """A whole page, as UTF-8: the heading, links to the sections, and the sections."""
+def document(title: str, heading: Markup, sections: Sequence[Section], brief: Markup = NOTHING) -> bytes:
+    """A whole page, as UTF-8: the heading, a bar with ``brief`` and links to the sections, and the sections."""
     charts = [(element, plot) for one in sections for element, plot in one.charts.items()]
     scripts = [*([_bokeh()] if charts else []), _own_script(sections)]
     style = f"\n{asset('page.css')}\n"
@@ -61,6 +67,7 @@ def document(title: str, heading: Markup, sections: Sequence[Section]) -> bytes:
         "page.html",
         title=title,
         heading=heading,
+        brief=brief,
         sections=sections,
         policy=_policy(scripts, None if charts else style),
         style=Markup(style),
@@ -107,20 +114,68 @@ def report_page(
     data = ReportData(analysed, before, recordings)
     sections = [found for section in SECTIONS if (found := section(data))]
     diagnosis = analysed.diagnosis
-    return document(f"{diagnosis.verdict.upper()} {headline(diagnosis)}", _heading(analysed), sections)
+    title = f"{diagnosis.verdict.upper()} {headline(diagnosis)}"
+    return document(title, _heading(analysed), sections, _brief(analysed))
 
 
 def _heading(analysed: AnalysedSnapshot) -> Markup:
+    """The verdict, and what a reader asks first, as names with values."""
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
+    coverage = diagnosis.coverage
+    facts = (
+        ("Stuck" if diagnosis.is_stuck else "State", _since(diagnosis)),
+        ("Members", _members(diagnosis)),
+        ("Tasks", _tasks(analysed)),
+        ("Job", _job(diagnosis)),
+        ("Workers and drivers", f"{coverage.workers.observed:,} of {coverage.workers.total:,} observed"),
+        ("Nodes", f"{coverage.nodes.observed:,} of {coverage.nodes.total:,} observed"),
+        ("Taken", strftime("%Y-%m-%d %H:%M:%S %z", localtime(snapshot.taken_at))),
+        ("Cluster", f"Ray {snapshot.ray_version} at {snapshot.address}"),
+    )
     return render(
         "heading.html",
         verdict=diagnosis.verdict,
         headline=headline(diagnosis),
-        snapshot=snapshot,
-        job=diagnosis.job,
-        taken=strftime("%Y-%m-%d %H:%M:%S %z", localtime(snapshot.taken_at)),
-        coverage=diagnosis.coverage,
+        facts=[fact for fact in facts if fact[1]],
+        notes=snapshot.notes,
     )
+
+
+def _brief(analysed: AnalysedSnapshot) -> Markup:
+    """What the bar shows while the heading is out of sight."""
+    diagnosis = analysed.diagnosis
+    job = _job(diagnosis)
+    texts = (_since(diagnosis), f"job {job}" if job else "", plural(diagnosis.coverage.nodes.total, "node"))
+    return render("brief.html", verdict=diagnosis.verdict, texts=list(filter(None, texts)))
+
+
+def _since(diagnosis: Diagnosis) -> str:
+    """``since 03:53:24 (1 min 37 s)``: how long the first finding has lasted."""
+    return standing(diagnosis.findings[0]).removeprefix("stuck ") if diagnosis.findings else ""
+
+
+def _members(diagnosis: Diagnosis) -> str:
+    """``2 waiting, 1 queued, 3 blocked behind``, of the first finding if it is stuck."""
+    if not diagnosis.is_stuck:
+        return ""
+    first = diagnosis.findings[0]
+    queued = sum(diagnosis.vertices[key].kind == "task" for key in first.members)
+    counts = ((len(first.members) - queued, "waiting"), (queued, "queued"), (first.waiters_total, "blocked behind"))
+    return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+
+
+def _tasks(analysed: AnalysedSnapshot) -> str:
+    """``2 running, 1 pending, 1 failed``: the states of the last attempts; empty without a history."""
+    if analysed.history is None:
+        return ""
+    states = Counter({one.task.task_id: one.state for one in analysed.history.attempts}.values())
+    return ", ".join(f"{states[state]:,} {state}" for state in ("running", "pending", "failed"))
+
+
+def _job(diagnosis: Diagnosis) -> str:
+    """The jobs of the first finding, or the one that the diagnosis is of."""
+    jobs = diagnosis.findings[0].jobs if diagnosis.findings else ()
+    return f"{diagnosis.job} only" if diagnosis.job else shortly(jobs, shown=SHOWN_JOBS)
 
 
 def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "", *others: Section | None) -> bytes:

@@ -298,7 +298,7 @@ def section(data: ReportData) -> Section | None:
         left_out=chosen.left_out,
         plural=plural,
     )
-    return Section("stacks", "Stacks", body, script="stacks.js")
+    return Section("stacks", "Stacks", body, script="stacks.js", count=len(chosen.executions))
 
 
 def _title(chosen: ChosenStacks) -> str:

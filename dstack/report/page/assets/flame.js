@@ -34,7 +34,8 @@ function drawFlame(panel) {
   }
 
   function describe({data: {step, value}}) {
-    const amount = data.unit === "microseconds" ? shortDuration(value / 1e6) : `${value.toLocaleString("en")} ${data.unit}`;
+    const unit = value === 1 ? data.unit.replace(/s$/, "") : data.unit;
+    const amount = data.unit === "microseconds" ? shortDuration(value / 1e6) : `${value.toLocaleString("en")} ${unit}`;
     const what = step === undefined ? "all" : `${data.name[step]}, ${data.place[step]}`;
     return `${what}, ${amount}, ${percent(value, 1)}`;
   }

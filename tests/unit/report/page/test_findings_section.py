@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -15,6 +16,7 @@ from dstack.report.page.findings_section import coverage_section, section
 from dstack.report.page.section import ReportData
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
+from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
@@ -38,7 +40,8 @@ def test_it_says_if_all_was_observed() -> None:
     text = text_of(replace(whole().snapshot(), history=TaskHistory(asked_at=1.0), total_s=0.5))
 
     assert text.startswith(
-        "All workers, drivers and nodes were observed. 2 of 2 workers and drivers, and 1 of 1 nodes were observed. "
+        "All workers, drivers and nodes were observed. The snapshot took 0.5 s. "
+        "2 of 2 workers and drivers, and 1 of 1 nodes were observed. "
         "2 processes read from memory, with what their threads wait for Timing The snapshot took 0.5 s. Sample 1 took"
     )
     assert text.endswith("No process was paused.")
@@ -139,4 +142,16 @@ def test_the_logs_of_a_finding_are_folded_line_by_line_and_no_markup() -> None:
     assert "Last lines of the logs of its processes" in elements.text
     lines = found.body.partition("<pre>")[2].partition("</pre>")[0].splitlines()
     assert any("Exception in thread loader: KeyError:" in line and line.startswith(" " * 14) for line in lines)
-    assert not list(elements.all("script"))
+    assert [one.attributes["class"] for one in elements.all("script")] == ["markdown"]
+
+
+def test_a_copied_finding_is_within_one_block_of_code() -> None:
+    snapshot = hostile(load(RECORDED / "two_actors.json.gz"), "````\n# @everyone <b>")
+    found = section(ReportData(AnalysedSnapshot.of(snapshot)))
+
+    assert found is not None
+    first = next(elements_of(found.body).all("script", class_="markdown"))
+    begin, block, end = json.loads(first.text).split("`````")
+    assert (begin, end) == ("**Deadlock** found by dstack:\n\n", "\n")
+    assert block.startswith("text\n")
+    assert "# @everyone <b>" in block
