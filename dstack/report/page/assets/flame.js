@@ -22,7 +22,7 @@ function drawFlame(panel) {
   const up = part(".up"), reset = part(".reset"), sandwich = part(".sandwich"), order = part(".order");
   const data = JSON.parse(part("script.boxes").textContent);
   const whole = () => treeOf(data.orders[Number(order?.checked ?? 0)]);
-  const total = Math.max(1, data.orders[0].total);
+  const total = Math.max(1, data.orders[0].total), hint = line.textContent;
   let charts = [], zoomed = null, isMerged = false; // what is drawn; the box that is zoomed to
 
   function nameOf({data: {step, value}}) {
@@ -49,7 +49,7 @@ function drawFlame(panel) {
       const chart = d3flame.flamegraph().width(area.clientWidth).cellHeight(FLAME_ROW_PX).inverted(at === trees.length - 1)
         .transitionDuration(0).minFrameSize(NARROWEST_PX).resetHeightOnZoom(true).getName(nameOf).label(describe)
         .setColorMapper((box) => box.highlight ? FLAME_MARK : data.colour[box.data.step] ?? FLAME_ROOT)
-        .setDetailsHandler((text) => { line.textContent = text ?? (zoomed ? describe(zoomed) : ""); })
+        .setDetailsHandler((text) => { line.textContent = text ?? (zoomed ? describe(zoomed) : hint); })
         .setSearchMatch((box, words) => box.data.step !== undefined
           && `${data.name[box.data.step]}\n${data.place[box.data.step]}`.toLowerCase().includes(words))
         .setSearchHandler((found) => { // a match within another one is not counted twice
@@ -71,7 +71,7 @@ function drawFlame(panel) {
     up.disabled = zoomed === null;
     sandwich.disabled = zoomed === null;
     reset.disabled = zoomed === null && !isMerged;
-    line.textContent = zoomed ? describe(zoomed) : "";
+    line.textContent = zoomed ? describe(zoomed) : hint;
   }
 
   function levelUp() { // the next outer box that is wider: the others would show the same
