@@ -30,15 +30,16 @@ STACKS = WeightedStacks(
     ),
 )
 BOXES = """
+document.querySelector(".flames").scrollIntoView();
 return [...document.querySelectorAll(".flame:not([hidden]) g.frame")].map((one) => {
   const {x, y, width} = one.getBoundingClientRect();
-  return [y, x, width, one.querySelector("title").textContent, one.querySelector("div").textContent];
+  return [y, x, width, one.querySelector("div").textContent];
 });
 """
-CLICK = """
-const has = (one) => one.querySelector("title").textContent.startsWith(arguments[0]);
-const box = [...document.querySelectorAll(".flame:not([hidden]) g.frame")].find(has);
-box.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+ACT = """
+const box = [...document.querySelectorAll(".flame:not([hidden]) g.frame")].find((one) =>
+  one.getAttribute("name").startsWith(arguments[1]));
+box.dispatchEvent(new MouseEvent(arguments[0], {bubbles: true}));
 """
 
 
@@ -84,9 +85,9 @@ WHOLE = [ALL, NODES, ["actor Trainer  80 %", f"{HOSTILE}  20 %"], ["main  80 %",
 
 def test_a_click_zooms_and_the_buttons_lead_back(page: Any) -> None:
     wait_for(page, WHOLE)
-    page.execute_script(CLICK, "step")
+    page.execute_script(ACT, "click", "step")
     wait_for(page, [ALL, ["node 10.0.0.1  80 %"], ["actor Trainer  80 %"], ["main  80 %"], ["step  60 %"]])
-    width = {label: width for _, _, width, _, label in page.execute_script(BOXES)}
+    width = {label: width for _, _, width, label in page.execute_script(BOXES)}
     assert width["step  60 %"] == width["all  100 %"] > 500
     text = page.find_element("css selector", ".flame .zoomed").text
     assert text == "step, train.py:7 (application), 60 samples, 60.0 %"
@@ -105,9 +106,10 @@ def test_a_search_marks_matches_and_sums_them_once(page: Any) -> None:
 
     text = page.find_element("css selector", ".flame [role=status]").text
     assert text == "4 boxes match, 100.0 % of all"
-    marked = page.find_elements("css selector", ".flame rect[fill='#ff8cc6'] + title")
-    names = {one.get_attribute("textContent").split(",")[0] for one in marked}
-    assert names == {"actor Trainer", "main", "step"}
+    script = (
+        "return [...document.querySelectorAll(\".flame g:has(rect[fill='#ff8cc6'])\")].map((one) => one.textContent)"
+    )
+    assert {text.split("  ")[0] for text in page.execute_script(script)} == {"actor Trainer", "main", "step"}
 
 
 def test_another_flame_graph_is_drawn_when_it_is_chosen(browser: Any, tmp_path: Path) -> None:
@@ -139,9 +141,12 @@ def test_a_profile_has_percentages_states_and_the_order_of_time(browser: Any, tm
     wait_for(
         page, [ALL, ["driver train.py  100 %"], ["main:5  80 %", "main:6  20 %"], ["ray.get  80 %", "on CPU  20 %"]]
     )
-    titles = [title for *_, title, _ in page.execute_script(BOXES)]
-    assert "Reward.score: queued behind, waits in a queue, 4.0 s, 40.0 %" in titles
-    assert "on CPU, runs, 2.0 s, 20.0 %" in titles
+    for name, text in (
+        ("Reward.score: queued", "Reward.score: queued behind, waits in a queue, 4.0 s, 40.0 %"),
+        ("on CPU", "on CPU, runs, 2.0 s, 20.0 %"),
+    ):
+        page.execute_script(ACT, "mouseover", name)
+        assert [page.find_element("css selector", one).text for one in (".zoomed", ".flame-tip")] == [text, text]
     legend = [one.text for one in page.find_elements("css selector", ".flame .key")]
     assert legend == ["runs", "sleeps", "waits", "waits in a queue", "application", "driver, task or actor"]
 
@@ -154,7 +159,7 @@ def test_a_profile_has_percentages_states_and_the_order_of_time(browser: Any, tm
 def test_callers_and_callees_of_a_function_are_merged(browser: Any, tmp_path: Path) -> None:
     page = profile_in(browser, tmp_path)
     wait_for(page, [ALL])
-    page.execute_script(CLICK, "score,")
+    page.execute_script(ACT, "click", "score ")
 
     press(page, ".sandwich")
 

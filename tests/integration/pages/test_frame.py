@@ -13,7 +13,10 @@ from tests.processes import wait_until
 READY_S = 60.0
 LOWEST_CONTRAST = 4.5
 TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
-OPEN = "for (const one of document.querySelectorAll('details')) one.open = true"
+OPEN = """
+for (const one of document.querySelectorAll("details")) one.open = true;
+document.querySelector(".flame").scrollIntoView();
+"""
 CONTRASTS = """
 const context = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
 const known = new Map();

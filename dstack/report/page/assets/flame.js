@@ -1,7 +1,7 @@
 // Flame graphs, drawn by d3-flame-graph: zoom to a click, search, the order of time, the callers and callees of one
 // function, and the choice of one of several graphs.
 
-const FLAME_ROW_PX = 20, NARROWEST_PX = 1, FLAME_MARK = "#ff8cc6", FLAME_ROOT = "#d0d0d0";
+const FLAME_ROW_PX = 20, NARROWEST_PX = 2, FLAME_MARK = "#ff8cc6", FLAME_ROOT = "#d0d0d0";
 
 for (const flames of document.querySelectorAll(".flames")) {
   const panels = [...flames.querySelectorAll(".flame")], choices = [...flames.querySelectorAll("input[type=radio]")];
@@ -58,12 +58,12 @@ function drawFlame(panel) {
           status.textContent = `${found.length.toLocaleString("en")} boxes match, ${percent(sum, 1)} of all`;
         })
         .onClick(select);
-      d3flame.select(element).datum(tree).call(chart);
+      d3flame.select(element).datum(tree).call(chart.tooltip(flameTip(describe)));
       return chart;
     });
     isMerged = isSeveral;
     select(null);
-    mark();
+    if (search.value) mark();
   }
 
   function select(box) { // the box that was zoomed to; an outermost one is no zoom
@@ -96,12 +96,29 @@ function drawFlame(panel) {
   reset.addEventListener("click", () => isMerged ? draw(whole()) : charts[0].resetZoom());
   sandwich.addEventListener("click", () => draw(...callersAndCallees(data, zoomed.data.step)));
   order?.addEventListener("change", () => draw(whole()));
-  new ResizeObserver(() => { // also when it is shown for the first time
+  new IntersectionObserver((entries, observer) => { // many boxes take a second: not before they are looked at
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    draw(whole());
+  }, {rootMargin: "100%"}).observe(area);
+  window.addEventListener("beforeprint", () => { if (!charts.length && area.clientWidth) draw(whole()); });
+  new ResizeObserver(() => {
     const width = area.clientWidth;
-    if (!width) return;
-    if (!charts.length) draw(whole());
-    else if (width !== charts[0].width()) for (const chart of charts) chart.width(width).update();
+    if (width && charts.length && width !== charts[0].width()) for (const chart of charts) chart.width(width).update();
   }).observe(area);
+}
+
+function flameTip(describe) { // one element beside the pointer; titles in all boxes would take longer than the boxes
+  const tip = () => {};
+  tip.show = (event, box) => {
+    flameTip.element ??= document.body.appendChild(document.createElement("div"));
+    Object.assign(flameTip.element, {className: "flame-tip", textContent: describe(box), hidden: false});
+    const {offsetWidth, offsetHeight, style} = flameTip.element;
+    style.left = `${Math.max(0, Math.min(event.clientX + 12, innerWidth - offsetWidth - 8))}px`;
+    style.top = `${event.clientY + 20 + offsetHeight < innerHeight ? event.clientY + 20 : event.clientY - offsetHeight - 8}px`;
+  };
+  tip.hide = () => { if (flameTip.element) flameTip.element.hidden = true; };
+  return tip;
 }
 
 function treeOf({total, parent, width, step}) { // the boxes as a tree, in their order
