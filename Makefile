@@ -98,7 +98,7 @@ package:
 	.venv-package/bin/dstack --version
 	.venv-release/bin/cyclonedx-py environment .venv-package --pyproject pyproject.toml --output-file dist/sbom.json
 	.venv-release/bin/pip-audit --path .venv-package/lib/python3*/site-packages --progress-spinner off
-	.venv-package/bin/python $(INSTALL) bokeh packaging
+	.venv-package/bin/python $(INSTALL) packaging
 	.venv-package/bin/python tests/versions/other_platform.py
 
 # The newest version of each package that development needs, for every supported Python. Not pinned here are Ray, of which

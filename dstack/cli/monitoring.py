@@ -62,7 +62,7 @@ def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: f
 @click.option(
     "--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep."
 )
-@click.option("--html", is_flag=True, help="Save an HTML page beside each snapshot, under its name. Needs Bokeh.")
+@click.option("--html", is_flag=True, help="Save an HTML page beside each snapshot, under its name.")
 @seconds_option("--every", default=30.0, help="Pause between polls, which read no stacks.")
 @seconds_option(
     "--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long."

@@ -108,12 +108,7 @@ def output_format(output: str, *, force: bool) -> str:
     from dstack.report.sampled_files import format_of
 
     require_new(output, force=force)
-    suffix = format_of(output)
-    if suffix == ".html":
-        from dstack.report.page import require_bokeh
-
-        require_bokeh()
-    return suffix
+    return format_of(output)
 
 
 def save(sampled: Sampled, output: str, suffix: str, *, force: bool) -> None:

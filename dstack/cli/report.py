@@ -58,11 +58,8 @@ def report(
     Of a running cluster, or of saved snapshots, recordings and profiles. The page is one file that works in any
     browser without a network. Of several snapshots of one cluster, as in a DIR of dstack watch, the newest is shown
     whole, and the earlier ones as its past. Recordings and profiles are shown as flame graphs, of a DIR only the
-    latest profile. Needs Bokeh.
+    latest profile.
     """
-    from dstack.report.page import require_bokeh
-
-    require_bokeh()
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     require_new(output, force=force)

@@ -7,7 +7,6 @@ import os
 import re
 import threading
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -101,8 +100,6 @@ class Inspector:
         """Makes the page of a saved snapshot, and says where it is; an empty text without a saved snapshot."""
         if inspection.file is None:
             return ""
-        if find_spec("bokeh") is None:
-            return "For a page to open in a browser: pip install bokeh\n"
         path = inspection.file.with_name(inspection.file.name.removesuffix(".json.gz") + ".html")
         try:
             write_file(path, self._pages.page_of(inspection.file, job=inspection.analysed.diagnosis.job), force=True)

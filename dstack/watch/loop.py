@@ -45,7 +45,7 @@ class ClusterWatch:
         self._settings = settings
         self._events = Events(as_json=settings.as_json)
         directory = SnapshotDirectory(settings.directory, settings.keep)
-        self._saver = SnapshotSaver(directory, self._events, _page_maker() if settings.html else None)
+        self._saver = SnapshotSaver(directory, self._events, PageMaker(PAGE_S) if settings.html else None)
         self._command = Command(settings.command, self._events) if settings.command else None
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
@@ -259,13 +259,6 @@ class ClusterWatch:
         before = spent_s()
         self._saver.retry()
         self._trigger.note_cost(time.monotonic(), spent_s() - before)
-
-
-def _page_maker() -> PageMaker:
-    from dstack.report.page import require_bokeh
-
-    require_bokeh()
-    return PageMaker(PAGE_S)
 
 
 def _rolling_profile(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-DISTRIBUTION = "ray-dstack[html]"
+DISTRIBUTION = "ray-dstack"
 FILE = Path(__file__).parents[1] / "unit/recorded/document-pipeline-ray-2.60.json.gz"
 SYSTEM = {"sys_platform": "darwin", "platform_system": "Darwin"}
 ON_FILES = (

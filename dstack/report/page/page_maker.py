@@ -65,9 +65,6 @@ def main(parent: Parent, files: Sequence[Path], job: str | None) -> None:
     from dstack.processes.gc_pause import GcPause
 
     with GcPause():
-        from dstack.report.page import require_bokeh
-
-        require_bokeh()
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
         from dstack.files.snapshot_file import load
         from dstack.report.page.pages import report_page

@@ -10,11 +10,8 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from time import localtime, strftime
 
-from bokeh.embed import json_item
-from bokeh.resources import Resources
 from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -34,7 +31,7 @@ from dstack.report.page import (
 )
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
 from dstack.report.page.profile_section import lines_section, steps_section, traffic_section
-from dstack.report.page.section import ReportData, Section, asset, data_element, render
+from dstack.report.page.section import ReportData, Section, asset, render
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
 from dstack.words import plural, shortly
@@ -60,44 +57,24 @@ SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
 
 def document(title: str, heading: Markup, sections: Sequence[Section], brief: Markup = NOTHING) -> bytes:
     """A whole page, as UTF-8: the heading, a bar with ``brief`` and links to the sections, and the sections."""
-    charts = [(element, plot) for one in sections for element, plot in one.charts.items()]
-    scripts = [*([_bokeh()] if charts else []), _own_script(sections)]
-    style = f"\n{asset('page.css')}\n"
+    names = dict.fromkeys(name for one in sections for name in (one.library, one.script) if name)
+    script = "\n".join(["'use strict';", *map(asset, ("page.js", *names)), "document.body.dataset.drawn = 'yes';"])
+    style = asset("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
     page = render(
         "page.html",
         title=title,
         heading=heading,
         brief=brief,
         sections=sections,
-        policy=_policy(scripts, None if charts else style),
+        policy=Markup(policy),
         style=Markup(style),
-        scripts=[Markup(script) for script in scripts],
-        charts=[_chart(element, plot) for element, plot in charts],
+        script=Markup(script),
     )
     return page.encode(errors="backslashreplace")
-
-
-def _chart(element: str, plot: object) -> Markup:
-    return data_element(json_item(plot, element), "chart")  # type: ignore[arg-type]  # plots that Bokeh alone types
-
-
-@cache
-def _bokeh() -> str:
-    return str(Resources(mode="inline", components=["bokeh"]).js_raw[0])
-
-
-def _own_script(sections: Sequence[Section]) -> str:
-    names = dict.fromkeys(name for one in sections for name in (one.library, one.script) if name)
-    return "\n".join(["'use strict';", asset("page.js"), *map(asset, names), "drawCharts();"])
-
-
-def _policy(scripts: Sequence[str], style: str | None) -> Markup:
-    """Only these scripts and this style; Bokeh makes elements with styles of its own."""
-    styles = "'unsafe-inline'" if style is None else _hash(style)
-    return Markup(
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {styles}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _hash(script: str) -> str:

@@ -1,17 +1,14 @@
-"""A section of a page, and what it is made from: templates, empty charts, and data for the page's scripts."""
+"""A section of a page, and what it is made from: templates, graphs, and data for the page's scripts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from bokeh.models import BoxZoomTool, ColumnDataSource, PanTool, Plot, Range, ResetTool, SaveTool, Tool, WheelZoomTool
-from bokeh.models.renderers import GlyphRenderer
-from bokeh.plotting import figure
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -37,15 +34,14 @@ def data_element(data: object, css_class: str) -> Markup:
 class Section:
     """One section of a page.
 
-    ``key`` is its anchor, ``body`` its HTML. ``charts`` are drawn in the elements of the body with these ids.
-    ``script`` names a file of ``assets`` that draws it or handles its clicks and keys, ``library`` what that needs.
-    ``count`` follows the title in links, as the number of findings. A section that ``is_line`` has no heading.
+    ``key`` is its anchor, ``body`` its HTML. ``script`` names a file of ``assets`` that draws it or handles its clicks
+    and keys, ``library`` what that needs. ``count`` follows the title in links, as the number of findings. A section
+    that ``is_line`` has no heading.
     """
 
     key: str
     title: str
     body: Markup
-    charts: Mapping[str, Plot] = field(default_factory=dict)
     script: str | None = None
     library: str | None = None
     count: int | None = None
@@ -106,47 +102,3 @@ class ReportData:
         return {
             one.key: f"stack-{numbers.setdefault((one.kind, one.path), len(numbers))}" for one in self.stacks.executions
         }
-
-
-def new_chart(name: str, height: int, x_range: Range, y_range: Range, *, zoom: str | None = "both") -> figure:
-    """An empty chart without axes, as wide as the page; ``height`` is in pixels.
-
-    Its ``name`` is unique in the page. Users zoom and pan both axes, "width" alone, or nothing with None. The wheel
-    zooms with Ctrl, so that it still scrolls the page.
-    """
-    chart = figure(
-        name=name,
-        height=height,
-        x_range=x_range,
-        y_range=y_range,
-        sizing_mode="stretch_width",
-        tools=_zoom_tools(zoom),
-        toolbar_location="above" if zoom else None,
-        background_fill_color=None,
-        border_fill_color=None,
-        outline_line_color=None,
-        output_backend="canvas",
-    )
-    chart.toolbar.logo = None
-    chart.axis.visible = False
-    chart.grid.visible = False
-    return chart
-
-
-def rectangles(chart: figure, columns: Iterable[str], **style: Any) -> GlyphRenderer[Any]:
-    """Rectangles for which the page's script fills these columns: their four sides, and what the style refers to."""
-    source = ColumnDataSource({column: [] for column in columns})
-    return chart.quad("left", "right", "top", "bottom", source=source, **style)
-
-
-def _zoom_tools(zoom: str | None) -> list[Tool]:
-    if zoom is None:
-        return []
-    dimensions: Any = zoom
-    tools = (PanTool(dimensions=dimensions), BoxZoomTool(dimensions=dimensions))
-    return [*tools, WheelZoomTool(dimensions=dimensions, modifiers="ctrl"), ResetTool(), SaveTool()]
-
-
-def theme_colour(property_: str, variable: str) -> str:
-    """A tag of a glyph's renderer: the page sets this property of the glyph to the value of a CSS variable."""
-    return f"{property_}={variable}"

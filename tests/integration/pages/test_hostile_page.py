@@ -42,7 +42,7 @@ return [...document.querySelectorAll("*")].filter((one) =>
   [...one.attributes].some((attribute) => attribute.name.startsWith("on") || attribute.name.includes("{ATTACKED}")) ||
   (one.localName === "a" && !one.getAttribute("href").startsWith("#"))).map((one) => one.outerHTML);
 """
-"""Elements of the page that cannot be its own; the shadow trees of Bokeh are not among them."""
+"""Elements of the page that cannot be its own."""
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -133,12 +132,3 @@ def test_snapshots_of_different_clusters_make_no_report() -> None:
 @pytest.mark.parametrize("wrong", [[], [FILE, "--address", "auto", "-o", "-"], [FILE, "-o", "page.txt"]])
 def test_wrong_usage_ends_with_2(wrong: list[str]) -> None:
     assert run(*wrong).exit_code == 2
-
-
-def test_without_bokeh_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bokeh", None)
-
-    done = run("nowhere.json", "-o", "-")
-
-    assert done.exit_code == 2
-    assert "An HTML page needs Bokeh" in done.stderr

@@ -210,13 +210,6 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_finding_too(
     assert any("deadlock: " in line and line.endswith(f"; {path}") for line in lines)
 
 
-def test_pages_need_bokeh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bokeh", None)
-
-    with pytest.raises(UsageError, match="An HTML page needs Bokeh"):
-        watch(tmp_path, html=True)
-
-
 def test_snapshots_in_memory_are_bounded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = watch(tmp_path)
     with full_disk():

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -17,12 +14,12 @@ from msgspec.structs import replace
 from benchmarks.bench_report import ATTEMPTS, SHAPES
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks, WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.errors import UsageError
+from dstack.files.snapshot_file import load
 from dstack.model.profile import Endpoint, PathStep, Traffic
 from dstack.model.snapshot import Snapshot
-from dstack.report.page import require_bokeh
 from dstack.report.page.flame_section import Flame, boxes_of, colour_of
 from dstack.report.page.pages import flame_page, report_page, sampled_page
+from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
 from tests.tui.sources import recorded
@@ -31,7 +28,7 @@ from tests.unit.report.stacks import GET, STACKS, TRAIN, TWO_RANKS
 from tests.unit.support.large_histories import with_history
 from tests.unit.support.random_snapshots import attacking_snapshots, related_snapshots
 
-MAX_BYTES = 5_000_000
+MAX_BYTES = 3_600_000
 WITHOUT_CONTENT = ("meta", "input", "br", "hr", "wbr", "col")
 
 
@@ -67,13 +64,6 @@ class Elements(HTMLParser):
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(f"a comment: {data}")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_bokeh() -> Iterator[None]:
-    """The program of Bokeh is always the same, and takes long to parse."""
-    with patch("dstack.report.page.pages._bokeh", lambda: "Bokeh"):
-        yield
 
 
 def page_of(snapshot: Snapshot, *before: Snapshot) -> str:
@@ -116,11 +106,11 @@ def test_the_test_would_notice_an_element() -> None:
 def test_the_page_of_a_thousand_workers_is_bounded(shape: str) -> None:
     snapshot = with_history(SHAPES[shape](1_000), ATTEMPTS)
 
-    assert len(page_of(snapshot)) + BOKEH_BYTES < MAX_BYTES
+    assert len(page_of(snapshot)) < MAX_BYTES
 
 
-BOKEH_BYTES = 1_400_000
-"""At least the size of the part that the test leaves out."""
+def test_the_page_of_a_small_snapshot_is_small() -> None:
+    assert len(page_of(load(RECORDED / "two_actors.json.gz"))) < 250_000
 
 
 def test_equal_beginnings_share_a_box_and_the_widest_are_leftmost() -> None:
@@ -187,20 +177,6 @@ def test_the_page_needs_nothing_else_and_escapes_every_name() -> None:
 
 def test_no_stacks_make_a_page() -> None:
     assert b"Nothing" in flame_page([Flame("Nothing", WeightedStacks("empty", "samples", ()))], "Nothing")
-
-
-def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bokeh", None)
-
-    with pytest.raises(UsageError, match=r"pip install"):
-        require_bokeh()
-
-
-def test_an_old_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bokeh.__version__", "3.5.2")
-
-    with pytest.raises(UsageError, match=r"Bokeh 3\.6 or later"):
-        require_bokeh()
 
 
 def test_a_profile_has_a_table_of_objects_if_there_were_many_bytes() -> None:
