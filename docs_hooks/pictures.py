@@ -18,7 +18,7 @@ from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshot_sources import Files, OpenedRecording
-from dstack.tui.views import base
+from dstack.tui.views import bars
 from tests.examples.recorded import RECORDED
 from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS, RECORDED_PROFILE, ROOT
 from tests.tui.pilots import running, search
@@ -132,7 +132,7 @@ def _stripped(svg: str) -> Iterator[str]:
 def main(names: list[str]) -> None:
     """Draw the pictures with one of these names, or all."""
     PICTURES.mkdir(exist_ok=True)
-    with mock.patch.object(base, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S):
+    with mock.patch.object(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S):
         for picture in PICTURES_OF:
             if not names or picture.name in names or picture.study in names:
                 asyncio.run(draw(picture))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +35,8 @@ from dstack.tui.snapshot_sources import (
     SnapshotTaker,
     Source,
 )
-from dstack.tui.views.base import Status, View, following
+from dstack.tui.views.bars import Status
+from dstack.tui.views.base import View, following
 from dstack.tui.views.calls_view import CallsView
 from dstack.tui.views.cluster_view import ClusterView
 from dstack.tui.views.flame_view import FlameView
@@ -58,6 +61,8 @@ VIEWS: dict[str, type[View]] = {
     "calls": CallsView,
 }
 """The views by mode; their keys are 1 to 8."""
+STYLED = ("flame", "stacks", "timeline")
+"""The views with a style sheet, which is parsed at the start: on the first visit, all others would be parsed again."""
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
@@ -121,7 +126,7 @@ class DstackApp(OutputApp):
     """Shows the snapshots of a source in its views."""
 
     TITLE = "dstack"
-    CSS_PATH = "app.tcss"
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["app.tcss", *(f"views/{name}.tcss" for name in STYLED)]
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(VIEWS)
     DEFAULT_MODE = "verdict"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -160,6 +165,7 @@ class DstackApp(OutputApp):
         self._taker = None if isinstance(source, Files) else SnapshotTaker(source, self)
         self._replay = Replay(self, self, source.saved.is_prepared if isinstance(source, Files) else _is_in_memory)
         self._reported: set[int] = set()
+        self._styled_with: WeakKeyDictionary[Screen[Any], dict[str, str]] = WeakKeyDictionary()
 
     # Snapshots
 
@@ -181,6 +187,13 @@ class DstackApp(OutputApp):
     def delay_update(self, delay: float = MASK_S) -> None:
         """Delay painting, which hides a transition."""
         super().delay_update(min(delay, MASK_S))
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Parse all style sheets again if the theme has changed; Textual asks for it at each first visit of a view."""
+        variables = self.get_css_variables()
+        if self._styled_with.setdefault(self.screen, variables) != variables:
+            self._styled_with[self.screen] = variables
+            super().refresh_css(animate)
 
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""

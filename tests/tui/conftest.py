@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.tui.views import base
+from dstack.tui.views import bars
 
 
 @pytest.fixture
 def fixed_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every snapshot is 12 seconds old."""
-    monkeypatch.setattr(base, "now_for", lambda shown: shown.analysed.snapshot.taken_at + 12)
+    monkeypatch.setattr(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + 12)

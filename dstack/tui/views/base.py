@@ -1,19 +1,16 @@
-"""The base classes of the views, the top bar of each, and what a view may ask of the application that shows it."""
+"""The base classes of the views, and what a view may ask of the application that shows it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input
 
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
@@ -24,49 +21,20 @@ from dstack.model.vertex_keys import Key
 from dstack.observed.node import LogTail
 from dstack.report.logs_text import log_rows
 from dstack.report.rich_text import Row, SafeText
-from dstack.report.summaries import headline
 from dstack.tui.snapshot_sources import NumberedSnapshot, OpenedRecording
+from dstack.tui.views.bars import KeyBar, Status, TopBar
 from dstack.tui.widgets.outline import Detail, Outline
-from dstack.tui.widgets.time_axis import clock
-from dstack.words import duration, visible
+from dstack.words import visible
 
 T = TypeVar("T")
 NO_LOG = "No log of it was read. `dstack logs` reads those of processes that no finding concerns."
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
-VERDICT_MARKS: dict[Verdict, str] = {
-    "deadlock": "✖",
-    "hang": "✖",
-    "stalled": "■",
-    "unknown": "?",
-    "running": "●",
-    "idle": "✔",
-}
-"""The marks say the same as the colours."""
 GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
 WHOLE = Binding(
     "w", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
 )
 LOGS = Binding("l", "logs", "Logs", id="own.logs", tooltip="Show the last lines of the logs of its processes")
 """The keys of these views; each view places them among its own, in the order of its footer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the application is doing.
-
-    ``doing`` names the current step, empty if there is none. ``every_s`` is the period of automatic snapshots, None for
-    none. ``newer`` counts the snapshots received since the views were frozen. ``trouble`` is why the last attempt
-    failed. ``last`` is the number of the newest snapshot if the shown one is one of several, as in a replay, else 0.
-    """
-
-    source: str = ""
-    doing: str = ""
-    is_frozen: bool = False
-    newer: int = 0
-    every_s: int | None = None
-    trouble: str = ""
-    last: int = 0
-    is_playing: bool = False
 
 
 @runtime_checkable
@@ -113,95 +81,6 @@ def marked(mark: Mark | None, text: Text, *, in_words: bool = False) -> Text:
         return text
     lead = f"{SIGNS[mark]} {mark}  " if in_words else f"{SIGNS[mark]} "
     return SafeText().append(lead, MARK_STYLES[mark]).append_text(text)
-
-
-class TopBar(Vertical):
-    """Three rows: verdict and headline; coverage, age, current step and source; the views with their keys."""
-
-    DEFAULT_CSS = """
-    TopBar { height: 3; dock: top; background: $panel; }
-    TopBar > Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    TopBar > #verdict { text-style: bold; }
-    TopBar > #verdict.deadlock, TopBar > #verdict.hang { color: $text-error; }
-    TopBar > #verdict.stalled { color: $text-warning; }
-    TopBar > #verdict.blocked { color: $text-primary; }
-    TopBar > #verdict.clear { color: $text-success; }
-    TopBar > #coverage { color: $text-muted; }
-    """
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="verdict")
-        yield Static(id="coverage")
-        yield Static(id="views")
-
-    def show(self, shown: NumberedSnapshot | None, status: Status, views: Sequence[str], current: str) -> None:
-        """Show a snapshot, the status of the application, and which view is current."""
-        self.query_one("#views", Static).update(views_line(views, current))
-        verdict = self.query_one("#verdict", Static)
-        verdict.set_classes([shown.analysed.diagnosis.verdict] if shown else [])
-        verdict.update(verdict_line(shown, status))
-        self.query_one("#coverage", Static).update(coverage_line(shown, status, now_for(shown) if shown else 0.0))
-
-
-def now_for(shown: NumberedSnapshot) -> float:
-    """The time at which a snapshot's age is measured, in Unix seconds."""
-    return max(time.time(), shown.taken_at)
-
-
-def views_line(views: Sequence[str], current: str) -> Text:
-    """The views and their keys; the current view is in brackets."""
-    text = SafeText()
-    for number, name in enumerate(views, 1):
-        if name == current:
-            text.append(f"[{number} {name.capitalize()}]", "bold reverse").append(" ")
-        else:
-            text.append(f"{number} ", "bold").append(f"{name.capitalize()} ")
-    return text
-
-
-def verdict_line(shown: NumberedSnapshot | None, status: Status) -> Text:
-    """The verdict in one line; before the first snapshot the current step or the error."""
-    if shown is None:
-        return SafeText(f"✖ {status.trouble}" if status.trouble else f"… collecting: {status.doing or 'starting'}")
-    verdict = shown.analysed.diagnosis.verdict
-    return SafeText(f"{VERDICT_MARKS[verdict]} {verdict.upper()}  {headline(shown.analysed.diagnosis)}")
-
-
-def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) -> Text:
-    """Coverage and age of the snapshot, current step and source; the most important part comes first."""
-    parts = []
-    if status.is_frozen:
-        parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
-    if shown is not None:
-        if status.trouble:
-            parts.append(f"! {status.trouble}")
-        if status.last:
-            parts += _place(shown, status)
-        coverage = shown.analysed.diagnosis.coverage
-        incomplete = ", INCOMPLETE" if shown.analysed.diagnosis.incomplete else ""
-        parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
-        parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
-        if not status.last:
-            parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.taken_at))} old")
-            parts += _changes(shown)
-        if not shown.is_final:
-            parts.append("second sample in progress")
-        elif status.doing:
-            parts.append(f"… {status.doing}")
-    if status.every_s:
-        parts.append(f"every {status.every_s} s")
-    parts.append(status.source)
-    return SafeText("  ".join(part for part in parts if part))
-
-
-def _place(shown: NumberedSnapshot, status: Status) -> list[str]:
-    """``snapshot 3 of 7, 03:12:10, playing``, and what is new since the snapshot before."""
-    playing = ", playing" if status.is_playing else ""
-    return [f"snapshot {shown.number} of {status.last}, {clock(shown.taken_at)}{playing}", *_changes(shown)]
-
-
-def _changes(shown: NumberedSnapshot) -> list[str]:
-    return [shown.summary.changes] if shown.summary else []
 
 
 def verdict_in_colour(kind: FindingKind) -> Verdict:
@@ -256,7 +135,7 @@ class View(Screen[None]):
         field = Input(placeholder="Words to find, or rank:3, tp:1, label:value; Esc clears", id="filter")
         field.display = False
         yield field
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def on_screen_resume(self) -> None:
         """Show the snapshot that the application has received meanwhile."""

@@ -259,7 +259,7 @@ class CallsView(OutlineView):
     wait for this or for something else.
     """
 
-    CSS = """
+    DEFAULT_CSS = """
     CallsView Outline { scrollbar-size-horizontal: 0; }
     CallsView #head { height: auto; max-height: 3; padding: 0 1; }
     CallsView #columns { height: 1; color: $text-muted; }

@@ -147,7 +147,7 @@ class ClusterView(OutlineView):
     or goes to Waits.
     """
 
-    CSS = """
+    DEFAULT_CSS = """
     ClusterView Outline { scrollbar-size-horizontal: 0; }
     ClusterView #columns { height: 1; padding: 0 1 0 0; text-wrap: nowrap; }
     """

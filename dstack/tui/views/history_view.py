@@ -33,7 +33,8 @@ from dstack.model.diagnosis import VERDICTS, Verdict, Vertex
 from dstack.observed.processes import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshot_sources import NumberedSnapshot
-from dstack.tui.views.base import VERDICT_MARKS, OutlineView, verdict_in_colour
+from dstack.tui.views.bars import VERDICT_MARKS
+from dstack.tui.views.base import OutlineView, verdict_in_colour
 from dstack.tui.widgets.gantt import ZOOM
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.tui.widgets.span_chart import Span, SpanChart, SpanRow
@@ -308,7 +309,7 @@ class HistoryView(OutlineView):
     execution goes to it, in the snapshot that contains it.
     """
 
-    CSS = """
+    DEFAULT_CSS = """
     HistoryView Outline { scrollbar-size-horizontal: 0; }
     HistoryView SpanChart { max-height: 40%; }
     HistoryView #at {

@@ -315,7 +315,7 @@ class WaitsView(OutlineView):
     several in one line some are. Those that are gone are listed last.
     """
 
-    CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
+    DEFAULT_CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the waiter"),
         Binding("t", "target", "Target", id="own.target", tooltip="Go to what it waits for"),

@@ -18,7 +18,7 @@ from dstack.observed.node import Cause, Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.snapshot_sources import NumberedSnapshot
-from dstack.tui.views.base import Status, coverage_line
+from dstack.tui.views.bars import Status, coverage_line
 from dstack.tui.views.stacks_pages import branch_page
 from dstack.tui.views.stacks_trees import MergedTree
 from tests.unit.scenes import Scene, SceneProcess
