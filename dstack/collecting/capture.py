@@ -161,9 +161,10 @@ class _Server:
         )
         self._parent.send("snapshot", dumps(replace(taken, samples=taken.samples[sent:])))
 
-    def poll(self, address: str | None, timeout_s: float, with_jobs: bool) -> None:
+    def poll(self, address: str | None, timeout_s: float, with_jobs: bool, with_figures: bool) -> None:
         """Poll the cluster."""
-        self._parent.send("poll", poll_cluster(self.session, address, timeout_s, with_jobs=with_jobs))
+        polled = poll_cluster(self.session, address, timeout_s, with_jobs=with_jobs, with_figures=with_figures)
+        self._parent.send("poll", polled)
 
 
 def main(parent: Parent, driver: str | None) -> None:

@@ -90,6 +90,11 @@ class Collector:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Starts the child, which loads while the caller does, so that the first snapshot begins earlier."""
+        with self._lock:
+            self._child = self._child or Child("dstack.collecting.capture", self._driver)
+
     def take(
         self,
         progress: Callable[[str], None] | None = None,
@@ -148,10 +153,13 @@ class Collector:
             best = min(best, last, key=_gaps)
         return best
 
-    def poll(self, timeout_s: float, *, with_jobs: bool = False) -> ClusterPoll:
-        """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`."""
+    def poll(self, timeout_s: float, *, with_jobs: bool = False, with_figures: bool = False) -> ClusterPoll:
+        """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`.
+
+        ``with_figures`` reads those of the hosts on which there are workers.
+        """
         limit_s = timeout_s + LATE_S
-        with self._replies("poll", (timeout_s, with_jobs), time.monotonic() + limit_s) as replies:
+        with self._replies("poll", (timeout_s, with_jobs, with_figures), time.monotonic() + limit_s) as replies:
             try:
                 polled: ClusterPoll = replies.receive().value
             except TimeoutError:

@@ -606,23 +606,26 @@ class WorkerPoll(Model, frozen=True):
     """One worker's or driver's answer.
 
     ``running`` are the tasks that it runs. ``pending`` are the tasks that it has submitted and that have not ended,
-    with their states; None if they are too many to be listed. ``counters`` change whenever the worker does something.
+    with their states; None if they are too many to be listed. ``finished`` counts those that it has run to their end.
+    ``counters`` change whenever the worker does something.
     """
 
     worker_id: str
     is_driver: bool = False
     running: tuple[str, ...] = ()
     pending: dict[str, str] | None = None
+    finished: int = 0
     counters: tuple[int, ...] = ()
 
 
 class ClusterPoll(Model, frozen=True):
     """One poll of a cluster.
 
-    ``silent`` are the workers that exist and did not answer. ``jobs`` may have ended; they are only there if asked for.
+    ``silent`` are the workers that exist and did not answer. ``nodes`` are alive. ``jobs``, which may have ended, and
+    the figures of hosts are only there if asked for.
     """
 
     workers: tuple[WorkerPoll, ...] = ()
     silent: tuple[str, ...] = ()
     jobs: tuple[Job, ...] = ()
-    nodes: int = 0
+    nodes: tuple[Node, ...] = ()

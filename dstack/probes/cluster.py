@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from dstack.errors import ClusterError
 from dstack.model.snapshot import ClusterPoll, Sample, Snapshot, Worker, WorkerPoll, WorkerSample
-from dstack.observed.node import CoreWorkerReply, Failure, NodeAnswer
+from dstack.observed.node import CoreWorkerReply, Failure, HostFigures
 from dstack.observed.processes import Process
 from dstack.observed.reading_options import ReadingOptions
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_protocol import protocol
 from dstack.probes.node.wire import DumpRequest
-from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Wanted
+from dstack.probes.node_access.node_readers import Budget, Extras, NodeReaders, ProbeSession, Reading, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.observations import MergedAnswers, Observations, awaited_refs, ends_elsewhere, has_children
 from dstack.probes.ray_state.control_plane import (
@@ -400,15 +402,18 @@ POLLED_TASKS = 5000
 
 
 def poll_cluster(
-    session: ProbeSession, address: str | None, timeout_s: float, *, with_jobs: bool = False
+    session: ProbeSession, address: str | None, timeout_s: float, *, with_jobs: bool = False, with_figures: bool = False
 ) -> ClusterPoll:
-    """Polls all workers, and lists jobs ``with_jobs``. Raises :class:`dstack.ClusterError` if the GCS lists none."""
+    """Polls all workers, and lists jobs ``with_jobs``, and reads the figures of their hosts ``with_figures``.
+
+    Raises :class:`dstack.ClusterError` if the GCS lists none.
+    """
     cluster, had_probes = session.connect(address), session.has_probes
     budget = Budget.of(1, timeout_s)
     roll = take_roll(cluster, budget.rpc_timeout_s(), with_jobs=with_jobs)
     workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
     jobs = roll.jobs
-    replies, ended = _replies(session, cluster, roll, workers, budget)
+    replies, ended, hosts = _replies(session, cluster, roll, workers, budget, Extras(figures=with_figures))
     if session.has_probes and not had_probes:
         roll = take_roll(cluster, budget.rpc_timeout_s())  # the job of the new probes is dstack's own
     return ClusterPoll(
@@ -419,19 +424,29 @@ def poll_cluster(
         ),
         silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
         jobs=jobs,
-        nodes=len(roll.nodes),
+        nodes=tuple(replace(node, host=hosts[node.node_id]) if node.node_id in hosts else node for node in roll.nodes),
     )
 
 
 def _replies(
-    session: ProbeSession, cluster: Cluster, roll: Inventory, workers: Sequence[Worker], budget: Budget
-) -> tuple[dict[str, CoreWorkerReply], set[str]]:
-    """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
+    session: ProbeSession,
+    cluster: Cluster,
+    roll: Inventory,
+    workers: Sequence[Worker],
+    budget: Budget,
+    extras: Extras,
+) -> tuple[dict[str, CoreWorkerReply], set[str], dict[str, HostFigures]]:
+    """The replies by worker id, the workers that have ended, and the hosts by the id of their node.
+
+    Workers that no probe can ask are asked from here.
+    """
     liveness = Liveness()
     how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=POLLED_TASKS, details=False, with_refs=False)
     readers = NodeReaders(session, ReadingOptions(), liveness, lambda _: None)
-    answers: list[NodeAnswer] = []
-    readers.read(Wanted(workers), how, roll, budget, Extras(), lambda reading: answers.append(reading.answer))
+    readings: list[Reading] = []
+    readers.read(Wanted(workers), how, roll, budget, extras, readings.append)
+    answers = [reading.answer for reading in readings]
+    hosts = {node: one.answer.host for one in readings if one.answer.host for node in one.nodes}
     replies = {worker_id: reply for answer in answers for worker_id, reply in answer.core_workers.items()}
     causes = {one.worker_id: one.cause for answer in answers for one in answer.failures if one.worker_id}
     unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
@@ -440,7 +455,7 @@ def _replies(
         found, failures = ask_core_workers(others, how, budget.deadline)
         replies |= found
         causes |= {one.worker_id or "": one.cause for one in failures}
-    return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}
+    return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}, hosts
 
 
 def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
@@ -449,6 +464,7 @@ def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
         is_driver=worker.is_driver,
         running=reply.running_task_ids,
         pending=None if reply.is_cut else reply.task_states,
+        finished=max(0, reply.executed_tasks - len(reply.running_task_ids)),
         counters=reply.counters,
     )
 

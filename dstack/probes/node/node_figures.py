@@ -167,7 +167,7 @@ class NodeFigures:
     """Reads the counters of a sample's processes when they are identified, and again for the answer."""
 
     def __init__(self, nvml: str = LIBRARY, kernel_log: str = KERNEL_LOG) -> None:
-        self._cpu = CpuMeter()
+        self._cpu, self._polled = CpuMeter(), CpuMeter()
         self._nvml = Nvml(nvml)
         self._xids = XidLog(kernel_log)
         self._has_driver = False
@@ -218,6 +218,21 @@ class NodeFigures:
             nvml_silent_s=None if (late_s := self._late_gpus.overdue_s) is None else round(late_s, 2),
             xids=self._late_xids.result(until - time.monotonic()) or (),
             oom_kills=next((proc.oom_kills(pid) for pid in sorted(self._raylets) if proc.name(pid) == RAYLET), None),
+        )
+
+    def between_polls(self, within_s: float) -> HostFigures:
+        """The figures of the host but its disks; its use of CPUs is that since the last call, None at the first one."""
+        self._late_gpus.begin(self._nvml.read)
+        percent, self._polled = self._polled.host_percent(), CpuMeter()
+        self._polled.begin()
+        memory = psutil.virtual_memory()
+        gpus = self._late_gpus.result(min(WAIT_S, within_s))
+        return HostFigures(
+            cpu_count=os.cpu_count(),
+            memory_total_bytes=memory.total,
+            memory_available_bytes=memory.available,
+            cpu_percent=percent,
+            gpus=None if gpus is None else tuple(gpus.gpus),
         )
 
     def cpu(self, pid: int, birth: proc.Birth) -> CpuUse | None:

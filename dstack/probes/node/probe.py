@@ -136,7 +136,8 @@ class NodeProbe:
                 dumps=request.get("dumps"),
             )
         else:
-            answer = NodeAnswer(clock=(time.time(), time.time()))
+            host = self._figures.between_polls(options["deadline_s"]) if options.get("figures") else None
+            answer = NodeAnswer(clock=(time.time(), time.time()), host=host)
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
 

@@ -67,6 +67,8 @@ class SampleOptions(_SampleOptions, total=False):
     answer, so that one in which nothing changed is only named in this one. Of these workers, only those are asked that
     changed, and the ``owners``, whose tasks may have changed without them.
     ``finished_spans`` reads the spans of ``dstack.span`` that have ended.
+    ``figures`` reads the figures of the host, with its use of CPUs since they were last read so, where no process is
+    read.
     """
 
     setups_of: list[str]
@@ -77,6 +79,7 @@ class SampleOptions(_SampleOptions, total=False):
     kept: list[str]
     owners: list[str]
     finished_spans: bool
+    figures: bool
 
 
 class CoreWorker(TypedDict):

@@ -131,7 +131,8 @@ class Extras:
     ``children`` reads child processes, ``starting`` the worker processes that are starting. ``reach`` finds references
     to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
     being installed, and on all nodes the holders of ``tcp_ends``. ``logs_of_nodes`` reads the
-    ends of the logs of raylets and agents, ``finished_spans`` the spans of ``dstack.span`` that have ended.
+    ends of the logs of raylets and agents, ``finished_spans`` the spans of ``dstack.span`` that have ended,
+    ``figures`` those of the hosts where no process is read.
     ``outlines`` are the drivers whose programs are read, by worker id, with their jobs. ``dumps`` are those of flight
     recorders, also on the nodes ``dumps_of``.
     ``kept`` and ``owners`` are those of a round of a profile, see :class:`dstack.probes.node.wire.SampleOptions`.
@@ -144,6 +145,7 @@ class Extras:
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
     logs_of_nodes: bool = False
+    figures: bool = False
     outlines: Mapping[str, str] = field(default_factory=dict)
     dumps: wire.DumpRequest | None = None
     dumps_of: Sequence[str] = ()
@@ -338,6 +340,7 @@ class NodeReaders:
             "starting": extras.starting,
             "reach": extras.reach,
             "finished_spans": extras.finished_spans,
+            "figures": extras.figures,
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "setups_of": list(extras.setups_of),
             "tcp_ends": list(extras.tcp_ends),
