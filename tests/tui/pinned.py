@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,32 @@ from tests.tui.pilots import DEADLINE_S, screen_text
 PICTURES = Path(__file__).with_name("pictures")
 
 
-async def require_pinned(app: DstackApp, pilot: Pilot[Any], name: str) -> None:
-    """Wait until the screen equals the expected one of this name."""
+TOP, BOTTOM = 3, 1
+"""The rows of the bars, which one picture of their own shows: so their change concerns no other."""
+
+
+def body_of(app: DstackApp) -> str:
+    """The text of the view between its bars."""
+    return "\n".join(screen_text(app).split("\n")[TOP:-BOTTOM])
+
+
+def bars_of(app: DstackApp) -> str:
+    """The text of the bars."""
+    rows = screen_text(app).split("\n")
+    return "\n".join((*rows[:TOP], *rows[-BOTTOM:]))
+
+
+async def require_pinned(
+    app: DstackApp, pilot: Pilot[Any], name: str, shown: Callable[[DstackApp], str] = body_of
+) -> None:
+    """Wait until the view equals the expected one of this name."""
     path = PICTURES / f"{name}.txt"
     if os.environ.get("DSTACK_PIN"):
         await pilot.pause()
         PICTURES.mkdir(exist_ok=True)
-        path.write_text(screen_text(app) + "\n")
+        path.write_text(shown(app) + "\n")
     expected = path.read_text()
     end = time.monotonic() + DEADLINE_S
-    while screen_text(app) + "\n" != expected and time.monotonic() < end:
+    while shown(app) + "\n" != expected and time.monotonic() < end:
         await pilot.pause(0.05)
-    assert screen_text(app) + "\n" == expected, f"{name} differs; check it, and write it again with DSTACK_PIN=1"
+    assert shown(app) + "\n" == expected, f"{name} differs; check it, and write it again with DSTACK_PIN=1"
