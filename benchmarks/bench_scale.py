@@ -167,7 +167,7 @@ class TimedApp(DstackApp):
     Its clock, which paints the age of the snapshot each second, does not run: no key causes that.
     """
 
-    CSS_PATH = str(Path(app.__file__).with_name("app.tcss"))
+    CSS_PATH = [Path(app.__file__).parent / path for path in DstackApp.CSS_PATH]
     painted_at = 0.0
 
     def _tick(self) -> None:

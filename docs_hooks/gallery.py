@@ -20,7 +20,7 @@ from dstack.files.sampled_file import PROFILES
 from dstack.files.snapshot_file import load
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshot_sources import Files, OpenedRecording
-from dstack.tui.views import base
+from dstack.tui.views import bars
 from tests.browsers import chromium, open_page, use_dark_theme
 from tests.clusters.dstack_command import dstack
 from tests.examples.recorded import recorded
@@ -136,7 +136,7 @@ DRAWINGS: tuple[Callable[[Gallery, Path], None], ...] = draw_terminal, draw_page
 def main(folder: Path, word: str = "") -> None:
     """Draw all that is wanted."""
     folder.mkdir(parents=True, exist_ok=True)
-    fixed_age = mock.patch.object(base, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S)
+    fixed_age = mock.patch.object(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S)
     with tempfile.TemporaryDirectory() as directory, fixed_age, chromium(Path(directory, "profile")) as browser:
         for draw in DRAWINGS:
             draw(Gallery(folder, word, browser), Path(directory))

@@ -89,7 +89,7 @@ PICTURES_OF = (
     Picture("rlhf_roles_cpu", "flame", size=(120, 20), is_recording=True),
     Picture("rollout_polling", "calls", ("down", "enter"), size=(120, 26)),
     Picture("rollout_polling", "cluster", size=(120, 20)),
-    Picture("verdict", "verdict", size=(110, 22), file=RECORDED / "two_actors.json.gz"),
+    Picture("verdict", "verdict", size=(110, 27), file=RECORDED / "two_actors.json.gz"),
     Picture("waits", "waits", size=(110, 20), file=RECORDED / "hangs" / "async_lock.json.gz"),
     Picture("flame", "flame", size=(110, 20), file=RECORDED_CLUSTERS / "torch-mesh-ray-2.60.json.gz"),
     Picture("task_time", "flame", TASK_TIME, size=(110, 20), file=RECORDED_CALLS),

@@ -16,7 +16,7 @@ from dstack.cli.examples import demo
 from dstack.cli.explore import explore
 from dstack.cli.history import graph, predict, timeline
 from dstack.cli.memory import memory
-from dstack.cli.monitoring import mcp, tui, watch
+from dstack.cli.monitoring import mcp, top, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
 from dstack.cli.profile import profile
 from dstack.cli.record import record
@@ -146,6 +146,7 @@ for command in (
     snapshot,
     stacks,
     timeline,
+    top,
     tui,
     watch,
 ):

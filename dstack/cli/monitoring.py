@@ -1,4 +1,4 @@
-"""The commands that stay with a cluster: ``tui``, ``watch`` and ``mcp``, the server for coding assistants."""
+"""The commands that stay with a cluster: ``tui``, ``top``, ``watch`` and ``mcp``, the server for coding assistants."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: f
     Inspects a running cluster, or saved snapshots, recordings and profiles. All snapshots of a DIR, such as that of
     dstack watch, are replayed: [ and ] step through them, P plays them.
     """
+    _explore(files, address, no_logs=no_logs, timeout_s=timeout_s)
+
+
+@click.command()
+@address_option
+@no_logs_option
+@timeout_option
+def top(address: str | None, no_logs: bool, timeout_s: float) -> None:
+    """Show a running cluster live in the terminal.
+
+    Verdict, tasks per second, load of the nodes, what is slow and what is stuck; the same as dstack tui without files.
+    Polls read no stacks; a snapshot is taken after tasks, workers or nodes have changed.
+    """
+    _explore((), address, no_logs=no_logs, timeout_s=timeout_s)
+
+
+def _explore(files: tuple[str, ...], address: str | None, *, no_logs: bool, timeout_s: float) -> None:
+    """Run the terminal UI."""
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     if not files:
@@ -35,21 +53,26 @@ def tui(files: tuple[str, ...], address: str | None, no_logs: bool, timeout_s: f
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
+    collector = None
+    if not files:
+        from dstack.collecting.collector import Collector
+
+        collector = Collector(address, terms_of(timeout_s, no_logs=no_logs))
+        collector.start()
     from dstack.tui import run
     from dstack.tui.snapshot_sources import Files, OpenedRecording, Source
 
     opened: list[OpenedRecording] = []
-    if files:
+    source: Source
+    if collector is None:
         from dstack.cli.saved_files import open_files
 
         found = open_files(files)
         opened = [OpenedRecording(name, recording) for name, recording in found.recordings]
         names = (os.path.basename(os.path.normpath(file)) for file in files)
-        source: Source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
+        source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
     else:
-        from dstack.collecting.collector import Collector
-
-        source = Collector(address, terms_of(timeout_s, no_logs=no_logs))
+        source = collector
     with CleanUp():
         ended_by = run(source, opened)
     if ended_by is not None:

@@ -104,7 +104,7 @@ def _unknown(diagnosis: Diagnosis) -> str:
 
 def _without_findings(diagnosis: Diagnosis) -> str:
     """What runs, rests, and waits for what is outside of Ray, and the actors that execute nothing."""
-    does = [*_outside(diagnosis.outside)]
+    does = [*outside_in_words(diagnosis.outside)]
     if diagnosis.idle and diagnosis.verdict != "stalled":
         does.append(f"idle: {shortly([_idle_actors(one) for one in diagnosis.idle])}")
     if not does:
@@ -126,7 +126,7 @@ def _idle_actors(idle: IdleActors) -> str:
     return times_of(idle.name, idle.count)
 
 
-def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
+def outside_in_words(waits: Sequence[OutsideWait]) -> Iterator[str]:
     """``4 Worker.step wait in threading.Event.wait (train.py:12)``, and how many others there are."""
     for wait in waits[:SHOWN_OUTSIDE]:
         what = times_of(wait.name, wait.count) if wait.name else plural(wait.count, wait.kind)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Sequence
 
-from dstack.processes.signals import end_on_signals, ending_signals
+from dstack.processes.signals import end, end_on_signals, ending_signals
 from dstack.tui.snapshot_sources import OpenedRecording, Source
 
 
@@ -23,6 +24,8 @@ def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | Non
 
     def leave(number: int) -> None:
         end_on_signals()
+        if number == getattr(signal, "SIGHUP", None):
+            end(number)  # the terminal is gone: a driver that restores it would wait for ever
         app.exit(number)
 
     async def run_app() -> int | None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import PurePath
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
+from textual.css.stylesheet import Stylesheet
 from textual.screen import ModalScreen, Screen
+from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
+from dstack.analysis.views.cluster_activity import ClusterActivity
 from dstack.errors import DstackError
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import Row, SafeText, lines_of
@@ -25,9 +30,11 @@ from dstack.tui.output_app import OutputApp
 from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
 from dstack.tui.snapshot_sources import (
     NO_SNAPSHOT,
+    ClusterPolled,
     Files,
     NumberedSnapshot,
     OpenedRecording,
+    PollFailed,
     SnapshotEnded,
     SnapshotFailed,
     SnapshotProgress,
@@ -37,53 +44,75 @@ from dstack.tui.snapshot_sources import (
 )
 from dstack.tui.views.bars import Status
 from dstack.tui.views.base import View, following
-from dstack.tui.views.calls_view import CallsView
-from dstack.tui.views.cluster_view import ClusterView
-from dstack.tui.views.flame_view import FlameView
-from dstack.tui.views.history_view import HistoryView
-from dstack.tui.views.stacks_view import StacksView
-from dstack.tui.views.timeline_view import TimelineView
-from dstack.tui.views.verdict_view import VerdictView
-from dstack.tui.views.waits_view import WaitsView
-from dstack.words import visible_lines
+from dstack.words import grouped, visible, visible_lines
 
-HELPED = ("own", "view", "outline", "app")
-"""The groups of keys in the help, by the first part of their ids; the view's own keys come first."""
-IN_PALETTE = ("app.", "view.", "own.")
-VIEWS: dict[str, type[View]] = {
-    "verdict": VerdictView,
-    "waits": WaitsView,
-    "stacks": StacksView,
-    "flame": FlameView,
-    "cluster": ClusterView,
-    "history": HistoryView,
-    "timeline": TimelineView,
-    "calls": CallsView,
+GROUPS = {
+    "Look closer": ("own",),
+    "Find": ("view",),
+    "Snapshots": ("app.refresh", "app.every", "app.freeze"),
+    "Replay": ("app.play", "app.snapshot"),
+    "Save and copy": ("app.save", "app.export", "app.copy", "app.open"),
+    "dstack": ("app.help", "app.quit"),
 }
-"""The views by mode; their keys are 1 to 8."""
+"""The keys in the help by what they are for: the beginnings of their ids."""
+IN_PALETTE = ("app.", "view.", "own.")
+
+
+class Views(Mapping[str, type[View]]):
+    """The views by mode; their keys are 1 to 8. Each is imported when it is first needed, as that takes a while."""
+
+    _NAMES = ("verdict", "waits", "stacks", "flame", "cluster", "history", "timeline", "calls")
+
+    def __getitem__(self, name: str) -> type[View]:
+        if name not in self._NAMES:
+            raise KeyError(name)
+        view: type[View] = getattr(import_module(f"dstack.tui.views.{name}_view"), f"{name.capitalize()}View")
+        return view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._NAMES)
+
+    def __len__(self) -> int:
+        return len(self._NAMES)
+
+    def make(self, name: str) -> View:
+        """A new view."""
+        return self[name]()
+
+
+VIEWS = Views()
 STYLED = ("flame", "stacks", "timeline")
 """The views with a style sheet, which is parsed at the start: on the first visit, all others would be parsed again."""
-PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
-"""The periods of automatic snapshots, in the order in which ``a`` selects them."""
+PERIODS_S: tuple[int | None, ...] = (15, 60, None, 5)
+"""The shortest periods of automatic snapshots, in the order in which ``a`` selects them; the first one is used."""
+POLL_EVERY_S = 3.0
+ANSWERS: dict[str, Any] = {"trouble": "", "remedy": "", "lost_at": None}
+"""The status while the cluster answers."""
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
 """So many snapshots of a running cluster are kept, with so many workers together, but at least two; of files all."""
 TICK_S = 1.0
+TITLE_WIDTH = 20
+"""The columns of the names in the command palette."""
 DIALOG_WIDTH, DIALOG_EDGE = 94, 8
 """The most columns of the text of a dialog, and those beside it; as in the style sheet."""
 MASK_S = 0.02
 """How long a switch between views is hidden at most; Textual's own 0.05 s are half of the time of such a key."""
 
 
-def help_keys(app: App[Any]) -> list[tuple[str, str, str]]:
-    """Key, label and tooltip of each enabled binding of the screen; one of each label."""
-    ids = {active: (active.binding.id or "").partition(".") for active in app.screen.active_bindings.values()}
-    known = [active for active, (group, _, _) in ids.items() if active.enabled and group in HELPED]
-    keys = {}
-    for active in sorted(known, key=lambda active: (HELPED.index(ids[active][0]), ids[active][2])):
-        binding = active.binding
-        key = binding.key_display or app.get_key_display(binding)
-        keys[binding.description] = (key, binding.description, active.tooltip)
-    return list(keys.values())
+def help_rows(app: App[Any]) -> Iterator[tuple[str, str, str]]:
+    """Group, keys and what they do: all views in one row, all movements in one, then each enabled binding."""
+    yield "Views", f"1 to {len(VIEWS)}", ", ".join(name.capitalize() for name in VIEWS)
+    active = [one for one in app.screen.active_bindings.values() if one.enabled and one.binding.id]
+    moves = grouped(
+        (one.binding.description.lower(), app.get_key_display(one.binding))
+        for one in active
+        if (one.binding.id or "").startswith("outline")
+    )
+    yield "Move", "", ", ".join(f"{' '.join(keys)} {does}" for does, keys in moves.items())
+    for group, beginnings in GROUPS.items():
+        of_group = {one.binding.description: one for one in active if (one.binding.id or "").startswith(beginnings)}
+        for number, one in enumerate(of_group.values()):
+            yield "" if number else group, app.get_key_display(one.binding), one.tooltip or one.binding.description
 
 
 def palette_commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
@@ -96,6 +125,28 @@ def palette_commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemComma
                 app.call_later(app.run_action, action, node)
 
             yield SystemCommand(binding.description, active.tooltip, run)
+
+
+class CommandLines(SystemCommandsProvider):
+    """The command palette, with one line for each command."""
+
+    async def discover(self) -> Hits:
+        """All commands, by name."""
+        for command in sorted(self.app.get_system_commands(self.screen), key=lambda command: command.title):
+            yield DiscoveryHit(_command_line(SafeText(command.title), command.help), command.callback, command.title)
+
+    async def search(self, query: str) -> Hits:
+        """The commands with these letters in their name."""
+        matcher = self.matcher(query)
+        for title, does, callback, _ in self.app.get_system_commands(self.screen):
+            if (score := matcher.match(title)) > 0:
+                line = _command_line(SafeText(matcher.highlight(title).plain), does)
+                yield Hit(score, line, callback, text=title)
+
+
+def _command_line(title: Text, does: str) -> Text:
+    title.pad_right(max(2, TITLE_WIDTH - title.cell_len))
+    return title.append(visible(does), "dim")
 
 
 class Dialog(ModalScreen[None]):
@@ -122,13 +173,36 @@ class Dialog(ModalScreen[None]):
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 
+class ThemedStyles(Stylesheet):
+    """Parses all styles again only if the theme has changed; Textual asks for it at each first visit of a view."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        super().__init__(variables=variables)
+        self._parsed_with: dict[str, str] | None = None
+        self._is_other_theme = True
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        """Use the variables of a theme."""
+        self._is_other_theme = variables != self._parsed_with
+        if self._is_other_theme:
+            self._parsed_with = variables
+            super().set_variables(variables)
+
+    def reparse(self) -> None:
+        """Parse everything, or only new style sheets, as soon as their rules are needed."""
+        if self._is_other_theme:
+            super().reparse()
+            self._is_other_theme = False
+
+
 class DstackApp(OutputApp):
     """Shows the snapshots of a source in its views."""
 
     TITLE = "dstack"
     CSS_PATH: ClassVar[list[str | PurePath]] = ["app.tcss", *(f"views/{name}.tcss" for name in STYLED)]
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(VIEWS)
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {name: partial(VIEWS.make, name) for name in VIEWS}
     DEFAULT_MODE = "verdict"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandLines}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(
@@ -142,7 +216,13 @@ class DstackApp(OutputApp):
             for number, name in enumerate(VIEWS, 1)
         ),
         Binding("r", "take_snapshot", "Refresh", id="app.refresh", tooltip="Take another snapshot"),
-        Binding("a", "every", "Auto", id="app.every", tooltip="Take a snapshot every 5, 15 or 60 s, or only on r"),
+        Binding(
+            "a",
+            "every",
+            "Auto",
+            id="app.every",
+            tooltip="The shortest time between snapshots: 5, 15 or 60 s, or only on r",
+        ),
         Binding(
             "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
         ),
@@ -157,21 +237,25 @@ class DstackApp(OutputApp):
 
     def __init__(self, source: Source, recordings: Sequence[OpenedRecording] = ()) -> None:
         super().__init__()
+        self.stylesheet = ThemedStyles(self.get_css_variables())
         self.source = source
         self.snapshots: list[NumberedSnapshot] = source.saved.numbered if isinstance(source, Files) else []
         self.recordings: Sequence[OpenedRecording] = tuple(recordings)
         self.skipped: Sequence[str] = source.skipped if isinstance(source, Files) else ()
-        self.status = Status(source=source.name)
+        is_live = not isinstance(source, Files)
+        self.status = Status(source=source.name, every_s=PERIODS_S[0] if is_live else None)
+        self.activity = ClusterActivity()
         self._taker = None if isinstance(source, Files) else SnapshotTaker(source, self)
         self._replay = Replay(self, self, source.saved.is_prepared if isinstance(source, Files) else _is_in_memory)
+        self._answered_at = time.time()
         self._reported: set[int] = set()
-        self._styled_with: WeakKeyDictionary[Screen[Any], dict[str, str]] = WeakKeyDictionary()
 
     # Snapshots
 
     def on_mount(self) -> None:
         """Take or read the first snapshot, and start the clock."""
         self.set_interval(TICK_S, self._tick)
+        self.run_worker(lambda: list(VIEWS.values()), thread=True, exit_on_error=False)  # before they are needed
         if not isinstance(self.source, Files):
             self.action_take_snapshot()
             return
@@ -188,16 +272,10 @@ class DstackApp(OutputApp):
         """Delay painting, which hides a transition."""
         super().delay_update(min(delay, MASK_S))
 
-    def refresh_css(self, animate: bool = True) -> None:
-        """Parse all style sheets again if the theme has changed; Textual asks for it at each first visit of a view."""
-        variables = self.get_css_variables()
-        if self._styled_with.setdefault(self.screen, variables) != variables:
-            self._styled_with[self.screen] = variables
-            super().refresh_css(animate)
-
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""
         if self._taker is not None and self._taker.start(self.snapshots[-1] if self.snapshots else None):
+            self.activity.mark()
             self._update(doing="connecting")
 
     def on_snapshot_progress(self, message: SnapshotProgress) -> None:
@@ -212,33 +290,50 @@ class DstackApp(OutputApp):
         kept = KEPT_WORKERS // max(1, len(snapshot.analysed.snapshot.workers))
         self.snapshots = [*self.snapshots, snapshot][-min(KEPT_SNAPSHOTS, max(2, kept)) :]
         if self.status.is_frozen and self.shown is not None:
-            self._update(newer=snapshot.number - self.shown.number, last=snapshot.number, trouble="")
+            self._update(newer=snapshot.number - self.shown.number, last=snapshot.number, **ANSWERS)
             return
-        self.shown = snapshot
-        self._update(trouble="")
+        self.shown, self._answered_at = snapshot, time.time()
+        self._update(**ANSWERS)
         self.view.offer(snapshot)
         self._update()
 
     def on_snapshot_failed(self, message: SnapshotFailed) -> None:
         """Show the error and its remedy; the last snapshot stays on the screen."""
-        error = message.error
-        self._update(trouble=error.message)
-        text = error.message if error.remedy is None else f"{error.message}\n{error.remedy}"
-        self.notify(text, title="No snapshot", severity="error", timeout=15)
+        self._update(trouble=message.error.message, remedy=message.error.remedy or "")
+
+    def on_cluster_polled(self, message: ClusterPolled) -> None:
+        """Show the state of the cluster, and that it answers if it did not before."""
+        self.activity.add(message.poll, message.at)
+        self._answered_at = message.at
+        if self.status.lost_at is not None:
+            self._update(**ANSWERS)
+
+    def on_poll_failed(self, message: PollFailed) -> None:
+        """Show since when the cluster does not answer."""
+        self.activity.interrupt()
+        self._update(
+            lost_at=self.status.lost_at or self._answered_at,
+            trouble=message.error.message,
+            remedy=message.error.remedy or "",
+        )
 
     def on_snapshot_ended(self, _: SnapshotEnded) -> None:
-        """Start the snapshot that was requested meanwhile, or schedule the next automatic one."""
+        """Start the snapshot that was requested meanwhile."""
         assert self._taker is not None
         is_wanted = self._taker.end()
         self._update(doing="")
         if is_wanted:
             self.action_take_snapshot()
-        else:
-            self._taker.schedule(self.status.every_s)
 
     def _tick(self) -> None:
-        if self._taker is not None and self._taker.is_due():
-            self.action_take_snapshot()
+        """Take a snapshot if something has changed, or poll the cluster, if it is time."""
+        if self._taker is not None:
+            every_s, has_answered = self.status.every_s, self.status.lost_at is None
+            has_changed = self.activity.has_changed or bool(self.status.trouble)
+            if every_s and has_answered and self._taker.is_due(every_s, has_changed=has_changed):
+                self.action_take_snapshot()
+            else:
+                self._taker.poll(POLL_EVERY_S)
         self._update()
 
     def _update(self, **changes: Any) -> None:
@@ -285,11 +380,9 @@ class DstackApp(OutputApp):
         return True
 
     def action_every(self) -> None:
-        assert self._taker is not None
         every_s = following(PERIODS_S, self.status.every_s)
-        self._taker.schedule(every_s)
         self._update(every_s=every_s)
-        self.notify(f"A snapshot every {every_s} s" if every_s else "A snapshot only on r")
+        self.notify(f"A snapshot after changes, at most every {every_s} s" if every_s else "A snapshot only on r")
 
     def action_freeze(self) -> None:
         """Keep the shown snapshot, or show the newest again; new ones are taken in both cases."""
@@ -383,10 +476,10 @@ class DstackApp(OutputApp):
 
     def action_help(self) -> None:
         table = Table.grid(padding=(0, 2))
-        for key, label, tooltip in help_keys(self):
-            table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
+        for group, key, does in help_rows(self):
+            table.add_row(SafeText().append(group, "bold"), SafeText().append(key, "bold"), SafeText(does))
         text = SafeText(" ".join((type(self.screen).__doc__ or "").split()))
-        self.push_screen(Dialog(f"dstack: {self.current_mode}", text, table))
+        self.push_screen(Dialog(f"dstack: {self.current_mode}", table, text))
 
     def show_text(self, title: str, rows: Sequence[Row]) -> None:
         """Show a text above the view, until it is closed."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from threading import RLock
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -18,11 +19,16 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import LoadableSnapshot, SnapshotChanges, SnapshotSummary
 from dstack.errors import DstackError, as_dstack_error
 from dstack.model.profile import Sampled
-from dstack.model.snapshot import Snapshot
+from dstack.model.snapshot import ClusterPoll, Snapshot
 
 _T = TypeVar("_T")
 IN_MEMORY = 8
 """So many snapshots of files stay in memory, the last ones used; one of 1,000 workers takes about 5 MiB or more."""
+POLL_TIMEOUT_S = 10.0
+SHARE = 0.2
+"""The most of the time for which snapshots are taken by themselves."""
+UNCHANGED_S = 60.0
+"""After so long another snapshot is taken although nothing has changed: what waits now may be stuck for good."""
 NO_SNAPSHOT = "No snapshot: only recordings or profiles were opened."
 
 
@@ -187,6 +193,10 @@ class LiveSource(Protocol):
         """
         ...
 
+    def poll(self, timeout_s: float, *, with_jobs: bool = False, with_figures: bool = False) -> ClusterPoll:
+        """Read tasks and counters without stacks; not during a ``take``. Raises :class:`dstack.DstackError`."""
+        ...
+
     def request_history(self) -> bool:
         """Have further snapshots include the history of tasks; false if there are no further ones."""
         ...
@@ -248,53 +258,86 @@ class SnapshotFailed(Message):
 
 
 @dataclass
+class ClusterPolled(Message):
+    """The cluster has answered a poll, at this time in Unix seconds."""
+
+    poll: ClusterPoll
+    at: float
+
+
+@dataclass
+class PollFailed(Message):
+    """The cluster has not answered a poll."""
+
+    error: DstackError
+
+
+@dataclass
 class SnapshotEnded(Message):
-    """The thread has ended, with or without a snapshot."""
+    """The thread has ended, with or without a snapshot, or after a poll."""
 
 
 class SnapshotTaker:
-    """Takes snapshots in a thread, one at a time, and posts the results to the application."""
+    """Takes snapshots and polls in a thread, one at a time, and posts the results to the application."""
 
     def __init__(self, source: LiveSource, app: App[Any]) -> None:
         self._source = source
         self._app = app
         self._is_busy = False
         self._is_wanted = False
-        self._due_at: float | None = None
+        self._took_s = 0.0
+        self._ended = self._polled = -inf
 
     def start(self, before: NumberedSnapshot | None) -> bool:
-        """Take the snapshot after this one; false if one is in progress.
+        """Take the snapshot after this one; false if one or a poll is in progress.
 
-        A request during a snapshot is remembered: :meth:`end` reports it.
+        A request meanwhile is remembered: :meth:`end` reports it.
         """
         self._is_wanted = self._is_busy
-        if self._is_busy:
-            return False
-        self._is_busy = True
-        self._app.run_worker(partial(self._take, before), thread=True, exit_on_error=False)
-        return True
+        return self._begin(partial(self._take, before))
+
+    def poll(self, every_s: float) -> None:
+        """Poll the cluster if the last poll ended so long ago, and nothing is in progress."""
+        if time.monotonic() - self._polled >= every_s:
+            self._begin(self._poll)
 
     def end(self) -> bool:
-        """Accept new requests; true if one came during the snapshot that has ended."""
+        """Accept new requests; true if one came during what has ended."""
         self._is_busy = False
         return self._is_wanted
 
-    def schedule(self, every_s: int | None) -> None:
-        """Make the next snapshot due after this time; after the end of the current one, if there is one."""
-        self._due_at = time.monotonic() + every_s if every_s and not self._is_busy else None
+    def is_due(self, every_s: int, *, has_changed: bool) -> bool:
+        """Whether to take a snapshot: after this period if something has changed, else after a longer one.
 
-    def is_due(self) -> bool:
-        """Whether the scheduled time has come; true once for each :meth:`schedule`."""
-        if self._due_at is None or time.monotonic() < self._due_at:
+        Snapshots are taken at most for the :data:`SHARE` of the time.
+        """
+        age_s = time.monotonic() - self._ended
+        pause_s = max(every_s if has_changed else max(every_s, UNCHANGED_S), self._took_s / SHARE - self._took_s)
+        return not self._is_busy and age_s >= pause_s
+
+    def _begin(self, work: Callable[[], None]) -> bool:
+        if self._is_busy:
             return False
-        self._due_at = None
+        self._is_busy = True
+        self._app.run_worker(work, thread=True, exit_on_error=False)
         return True
+
+    def _poll(self) -> None:
+        """Poll the cluster. Runs in a thread, so it touches no widget."""
+        post = self._app.post_message
+        try:
+            post(ClusterPolled(self._source.poll(POLL_TIMEOUT_S, with_jobs=True, with_figures=True), time.time()))
+        except Exception as error:
+            post(PollFailed(as_dstack_error(error)))
+        finally:
+            self._polled = time.monotonic()
+            post(SnapshotEnded())
 
     def _take(self, before: NumberedSnapshot | None) -> None:
         """Take and analyse a snapshot. Runs in a thread, so it touches no widget."""
         number = before.number + 1 if before else 1
         known = before.analysed if before else None
-        post = self._app.post_message
+        post, began = self._app.post_message, time.monotonic()
 
         def progress(step: str) -> None:
             post(SnapshotProgress(step))
@@ -307,5 +350,7 @@ class SnapshotTaker:
         except Exception as error:
             post(SnapshotFailed(as_dstack_error(error)))
         finally:
+            self._ended = time.monotonic()
+            self._took_s = self._ended - began
             post(SnapshotEnded())
             gc.collect()  # parts of an analysis refer to each other, and may hold a former snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dstack.errors import ClusterError, DstackError
 from dstack.files.snapshot_file import load
-from dstack.model.snapshot import Snapshot
+from dstack.model.snapshot import ClusterPoll, Snapshot
 from dstack.observed.node import Failure
 
 LACK = Failure(stage="task events", reason="Ray has no events", cause="missing", remedy="Start the dashboard.")
@@ -30,6 +30,7 @@ class Scripted:
         self._script = list(script)
         self._cancelled = threading.Event()
         self.calls = 0
+        self.polls = [ClusterPoll()]
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
         self.calls += 1
@@ -45,6 +46,9 @@ class Scripted:
         for snapshot in step[:-1]:
             early(snapshot)
         return step[-1]
+
+    def poll(self, timeout_s: float, *, with_jobs: bool = False, with_figures: bool = False) -> ClusterPoll:
+        return self.polls.pop(0) if len(self.polls) > 1 else self.polls[0]
 
     def request_history(self) -> bool:
         return True

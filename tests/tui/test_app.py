@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from textual.command import DiscoveryHit, Hit
 from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.files.snapshot_file import load
-from dstack.tui.app import VIEWS, Dialog, DstackApp
+from dstack.model.snapshot import ClusterPoll, Job, Node, WorkerPoll
+from dstack.observed.node import HostFigures
+from dstack.tui.app import VIEWS, CommandLines, Dialog, DstackApp
 from dstack.tui.output_app import AskPath
-from dstack.tui.snapshot_sources import Files
+from dstack.tui.snapshot_sources import ClusterPolled, Files, PollFailed
+from dstack.tui.views.bars import KeyBar
 from dstack.tui.views.base import NO_LOG, View
 from dstack.tui.widgets.outline import Outline
 from tests.examples.recorded import RECORDED
@@ -112,16 +118,17 @@ def test_a_failure_is_shown_with_its_remedy_and_the_last_snapshot_stays() -> Non
             await until(pilot, lambda: app.status.trouble)
 
             assert app.shown is app.snapshots[0]
-            assert "! No Ray cluster answers" in screen_text(app)
-            assert [n.message for n in app._notifications] == ["No Ray cluster answers at 10.0.0.1:6379.\nIs it up?"]
+            assert "! No Ray cluster answers at 10.0.0.1:6379. Is it up?" in screen_text(app)
+            assert not app._notifications
 
     run(body)
 
 
 def test_an_error_before_the_first_snapshot_replaces_the_verdict() -> None:
     async def body() -> None:
-        async with running(Scripted(ClusterError("There is no Ray cluster here."))) as (app, _):
+        async with running(Scripted(ClusterError("There is no Ray cluster here.", "Start one."))) as (app, _):
             assert "✖ There is no Ray cluster here." in screen_text(app)
+            assert "No snapshot. Start one." in screen_text(app)
 
     run(body)
 
@@ -134,7 +141,7 @@ def test_a_selects_the_periods_of_automatic_snapshots() -> None:
                 await pilot.press("a")
                 periods.append(app.status.every_s)
 
-            assert periods == [5, 15, 60, None]
+            assert periods == [60, None, 5, 15]
 
     run(body)
 
@@ -264,8 +271,9 @@ def test_l_shows_the_logs_of_the_selected_processes(mode: str, keys: tuple[str, 
             await pilot.press("l")
             assert isinstance(app.screen, View)
 
-        assert "Last lines of logs" in text
-        assert name in text.splitlines()[2]
+        lines = text.splitlines()
+        title = next(number for number, line in enumerate(lines) if "Last lines of logs" in line)
+        assert name in lines[title + 2]
         assert "Exception in thread loader: KeyError: 'rows'" in text
 
     run(body)
@@ -291,6 +299,123 @@ def test_help_names_the_keys_and_every_key_is_in_the_command_palette() -> None:
             await pilot.press("escape")
 
         assert {"Copy", "Export", "Filter", "Help", "Open", "Quit", "Save", "Verdict"} <= commands
-        assert all(word in text for word in ("Copy", "Export", "Filter", "Open", "Quit", "Save", "Verdict"))
+        groups = ("Views", "Move", "Look closer", "Find", "Save and copy")
+        assert all(group in text for group in groups)
+        assert "Verdict, Waits, Stacks, Flame, Cluster, History, Timeline, Calls" in text
+        assert "↑ k up" in text
+        assert all(f" {key}  " in text for key in ["/", "l", "o", "y", "s", "e", "?", "q"])
+
+    run(body)
+
+
+def test_the_command_palette_has_one_line_for_each_command() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, _):
+            commands = CommandLines(app.screen)
+            every = [hit async for hit in commands.discover()]
+            found = [hit async for hit in commands.search("verd")]
+
+        assert len(every) > 10
+        for hit in (*every, *found):
+            assert isinstance(hit, DiscoveryHit | Hit)
+            assert not hit.help
+            assert "\n" not in str(hit.prompt)
+        assert next(str(hit.prompt).split() for hit in found if isinstance(hit, Hit))[:3] == ["Verdict", "Go", "to"]
+
+    run(body)
+
+
+def test_help_and_quit_are_at_the_end_of_the_keys_of_every_view() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK, IDLE]), (80, 24)) as (app, pilot):
+            for name in VIEWS:
+                await app.switch_mode(name)
+                for width in (40, 80, 120):
+                    await pilot.resize_terminal(width, 24)
+                    assert screen_text(app).splitlines()[-1].endswith(" ? Help  q Quit"), (name, width)
+
+    run(body)
+
+
+def test_a_click_on_a_key_presses_it() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK]), (80, 24)) as (app, pilot):
+            await pilot.click(KeyBar, offset=(80 - len("Help  q Quit "), 0))
+            await until(pilot, lambda: isinstance(app.screen, Dialog))
+
+    run(body)
+
+
+POLLS = [
+    ClusterPoll(workers=(WorkerPoll(worker_id="w", pending={}, finished=finished),), jobs=(Job(job_id="0b"),))
+    for finished in (10, 40)
+]
+
+
+def test_polls_show_tasks_per_second_and_load() -> None:
+    async def body() -> None:
+        async with running(Scripted(DEADLOCK)) as (app, pilot):
+            busy = Node(node_id="n", ip="10.0.0.9", host=HostFigures(cpu_percent=50.0))
+            app.post_message(ClusterPolled(POLLS[0], 100.0))
+            app.post_message(ClusterPolled(replace(POLLS[1], nodes=(busy,)), 110.0))
+            await until(pilot, lambda: app.activity.latest() is not None)
+            app.show_status()
+            await until(pilot, lambda: "3.0/s" in screen_text(app))
+
+            assert "10.0.0.9" in screen_text(app)
+            assert " 50%" in screen_text(app)
+
+    run(body)
+
+
+def test_a_change_is_followed_by_a_snapshot_and_a_poll_alone_is_not() -> None:
+    async def body() -> None:
+        source = Scripted(DEADLOCK)
+        source.polls = POLLS
+        async with running(source) as (app, pilot):
+            taker = app._taker
+            assert taker
+            await until(pilot, lambda: not app.status.doing)
+            assert not taker.is_due(5, has_changed=True)  # a moment ago
+
+            taker._ended = 0.0
+            assert taker.is_due(5, has_changed=True)
+            taker._ended = time.monotonic() - 10
+            assert taker.is_due(5, has_changed=True)
+            assert not taker.is_due(5, has_changed=False)
+            assert not taker.is_due(15, has_changed=True)
+            taker._took_s = 30.0
+            assert not taker.is_due(5, has_changed=True)  # it would be in progress for most of the time
+
+            taker._took_s = 0.0
+            for poll in POLLS:
+                app.post_message(ClusterPolled(poll, time.time()))
+            await until(pilot, lambda: app.activity.has_changed)
+            app._tick()
+            await until(pilot, lambda: len(app.snapshots) == 2)
+            assert not app.activity.has_changed
+
+    run(body)
+
+
+def test_a_cluster_that_does_not_answer_is_one_banner_until_it_answers() -> None:
+    async def body() -> None:
+        async with running(Scripted(DEADLOCK)) as (app, pilot):
+            verdict = app.screen.query_one("#verdict")
+            for _ in range(3):
+                app.post_message(PollFailed(ClusterError("Nothing listens there.")))
+            await until(pilot, lambda: app.status.lost_at)
+            text = screen_text(app)
+
+            assert "No answer since " in text
+            assert "showing snapshot 1" in text
+            assert verdict.has_class("lost")
+            assert not app._notifications
+
+            app.post_message(ClusterPolled(POLLS[0], time.time()))
+            await until(pilot, lambda: app.status.lost_at is None)
+
+            assert "No answer" not in screen_text(app)
+            assert verdict.has_class(app.shown.analysed.diagnosis.verdict)  # type: ignore[union-attr]
 
     run(body)

@@ -68,13 +68,13 @@ def test_a_view_shows_hostile_text_and_executes_nothing(view: str) -> None:
     asyncio.run(body())
 
 
-def test_a_notification_shows_hostile_text() -> None:
+def test_a_notification_and_an_error_show_hostile_text() -> None:
     async def body() -> None:
         async with running(Scripted(ATTACKED[0], ClusterError(HOSTILE, HOSTILE))) as (app, pilot):
             app.notify(HOSTILE)
             await pilot.press("r")
             await until(pilot, lambda: app.status.trouble)
-            await until(pilot, lambda: len(app._notifications) == 2)
+            await until(pilot, lambda: len(app._notifications) == 1)
             await pilot.pause()
 
             require_harmless(app)

@@ -32,10 +32,10 @@ def test_a_hang_is_shown_and_all_views_are_visited() -> None:
         screen.wait_for("DEADLOCK")
         screen.wait_for("Vault.open")
         screen.press("?")
-        screen.wait_for("goes to it in the Waits view")
+        screen.wait_for("Look closer")
         screen.press("Escape")
-        screen.wait_until_absent("goes to it in the Waits view")  # otherwise the terminal reads Esc and r as one key
-        screen.wait_for(f" s old  {running.address}")  # no step is in progress
+        screen.wait_until_absent("Look closer")  # otherwise the terminal reads Esc and r as one key
+        screen.wait_for(f" s old  live, 15 s  {running.address}")  # no step is in progress
         screen.press("r")
         screen.wait_for("#2")
         screen.press("/")
@@ -126,7 +126,8 @@ def test_the_program_can_be_served_to_a_browser(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_the_error_names_an_alternative() -> None:
-    result = dstack("tui")
+    for command in ("tui", "top"):
+        result = dstack(command)
 
-    assert result.returncode == 2
-    assert "dstack snapshot" in result.stderr
+        assert result.returncode == 2
+        assert "dstack snapshot" in result.stderr

@@ -19,7 +19,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import Failure
-from dstack.tui.app import VIEWS, Dialog, DstackApp, help_keys
+from dstack.tui.app import VIEWS, Dialog, DstackApp, help_rows
 from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.base import View
 from dstack.tui.views.stacks_view import StacksView
@@ -171,7 +171,7 @@ def test_the_help_is_complete(width: int) -> None:
         async with running(Files("f", long_snapshots()[:1]), (width, LOW)) as (app, pilot):
             await app.switch_mode("stacks")
             # The cells of a table are wrapped side by side, so their words are searched for one by one.
-            words = [word for key in help_keys(app) for text in key for word in text.split()]
+            words = [word for key in help_rows(app) for text in key for word in text.split()]
             texts = [" ".join((type(app.screen).__doc__ or "").split()), *words]
             await pilot.press("question_mark")
             await until(pilot, lambda: isinstance(app.screen, Dialog))

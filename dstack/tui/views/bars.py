@@ -39,6 +39,8 @@ VERDICT_MARKS: dict[Verdict, str] = {
 class Status:
     """What the application is doing.
 
+    ``lost_at`` is when the cluster answered last, in Unix seconds, if it does not answer; else None.
+
     ``doing`` names the current step, empty if there is none. ``every_s`` is the period of automatic snapshots, None for
     none. ``newer`` counts the snapshots received since the views were frozen. ``trouble`` is why the last attempt
     failed. ``last`` is the number of the newest snapshot if the shown one is one of several, as in a replay, else 0.
@@ -52,6 +54,8 @@ class Status:
     trouble: str = ""
     last: int = 0
     is_playing: bool = False
+    lost_at: float | None = None
+    remedy: str = ""
 
 
 class TopBar(Vertical):
@@ -66,6 +70,7 @@ class TopBar(Vertical):
     TopBar > #verdict.blocked { color: $text-primary; }
     TopBar > #verdict.clear { color: $text-success; }
     TopBar > #coverage { color: $text-muted; }
+    TopBar > #verdict.lost { color: $text-muted; text-style: none; }
     """
 
     def compose(self) -> ComposeResult:
@@ -77,7 +82,7 @@ class TopBar(Vertical):
         """Show a snapshot, the status of the application, and which view is current."""
         self.query_one("#views", Static).update(views_line(views, current))
         verdict = self.query_one("#verdict", Static)
-        verdict.set_classes([shown.analysed.diagnosis.verdict] if shown else [])
+        verdict.set_classes(["lost" if status.lost_at else shown.analysed.diagnosis.verdict] if shown else [])
         verdict.update(verdict_line(shown, status))
         self.query_one("#coverage", Static).update(coverage_line(shown, status, now_for(shown) if shown else 0.0))
 
@@ -109,11 +114,15 @@ def verdict_line(shown: NumberedSnapshot | None, status: Status) -> Text:
 def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) -> Text:
     """Coverage and age of the snapshot, current step and source; the most important part comes first."""
     parts = []
+    if status.lost_at and shown is not None:
+        parts.append(f"No answer since {clock(status.lost_at)}, showing snapshot {shown.number}")
     if status.is_frozen:
         parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
+    if shown is None and status.trouble:
+        parts.append(f"No snapshot. {status.remedy}")
     if shown is not None:
         if status.trouble:
-            parts.append(f"! {status.trouble}")
+            parts.append(f"! {status.trouble} {status.remedy}")
         if status.last:
             parts += _place(shown, status)
         coverage = shown.analysed.diagnosis.coverage
@@ -128,7 +137,7 @@ def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) ->
         elif status.doing:
             parts.append(f"… {status.doing}")
     if status.every_s:
-        parts.append(f"every {status.every_s} s")
+        parts.append(f"live, {status.every_s} s")
     parts.append(status.source)
     return SafeText("  ".join(part for part in parts if part))
 
@@ -149,8 +158,11 @@ class KeyBar(Widget):
     ALWAYS = ("app.help", "app.quit")
     COMPONENT_CLASSES = {"key-bar--key"}
     DEFAULT_CSS = """
-    KeyBar { height: 1; dock: bottom; background: $panel; color: $foreground; }
-    KeyBar > .key-bar--key { color: $accent; background: $panel; text-style: bold; }
+    KeyBar {
+        height: 1; dock: bottom; background: $panel; color: $foreground;
+        link-style: none; link-color: $foreground; link-background-hover: $boost; link-color-hover: $foreground;
+    }
+    KeyBar > .key-bar--key { color: $footer-key-foreground; text-style: bold; }
     """
 
     def on_mount(self) -> None:

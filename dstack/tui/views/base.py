@@ -15,6 +15,7 @@ from textual.widgets import Input
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.cluster_activity import ClusterActivity
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
 from dstack.model.diagnosis import FindingKind, Verdict
 from dstack.model.vertex_keys import Key
@@ -47,6 +48,7 @@ class Host(Protocol):
     snapshots: list[NumberedSnapshot]
     shown: NumberedSnapshot | None
     recordings: Sequence[OpenedRecording]
+    activity: ClusterActivity
     skipped: Sequence[str]
     status: Status
 

@@ -26,6 +26,7 @@ from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
 from dstack.tui.views.base import LOGS, OutlineView, SourceLocation, marked, verdict_in_colour
+from dstack.tui.views.overview import Overview
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.words import plural
 
@@ -54,11 +55,19 @@ class VerdictView(OutlineView):
     BINDINGS: ClassVar[list[BindingType]] = [LOGS]
 
     def compose_body(self) -> ComposeResult:
+        yield Overview()
         yield Outline(empty="No findings.")
 
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the findings of the snapshot."""
         self._outline.show(list(finding_lines(analysed, self.changes)))
+
+    def refresh_top(self) -> None:
+        """Show the state of the cluster, too: that of the last poll unless an earlier snapshot is shown."""
+        super().refresh_top()
+        if self.analysed is not None and (panels := self.query(Overview)):
+            live = None if self.host.status.is_frozen else self.host.activity.latest()
+            panels.first().show(self.analysed, live)
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Go to the vertex of the line; fold or unfold a line without one."""

@@ -347,3 +347,16 @@ def test_an_answer_has_the_figures_of_the_host() -> None:
 
     assert host.memory_total_bytes
     assert host.gpus is None or host.gpus
+
+
+def test_the_cpu_use_between_polls_is_unknown_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([busy_and_all for busy_and_all in ((100, 1_000), (150, 1_100), (160, 1_200)) for _ in range(2)])
+    monkeypatch.setattr(proc, "cpu_ticks", lambda: next(ticks))
+    figures = NodeFigures(nvml="/nonexistent")
+
+    first, second = figures.between_polls(1.0), figures.between_polls(1.0)
+
+    assert first.cpu_percent is None
+    assert second.cpu_percent == 50.0
+    assert second.memory_total_bytes
+    assert figures.between_polls(1.0).cpu_percent == 10.0
