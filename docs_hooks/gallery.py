@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,9 @@ SUBJECTS = {
 SIZES = (80, 24), (120, 36)
 THEMES = {"dark": "textual-dark", "light": "textual-light"}
 PAGE_WIDTHS = 1200, 500
-HIGHEST = 5000
+HIGHEST = 12_000
+GROWN_S = 0.5
+"""How long boxes of flame graphs grow after they are drawn."""
 AGE_S = 5.0
 
 
@@ -117,6 +120,7 @@ def _parts(browser: Any, page: Path, width: int) -> Iterator[tuple[str, bytes]]:
     yield "top", browser.get_screenshot_as_png()
     browser.set_window_size(width, HIGHEST)
     open_page(browser, page)
+    time.sleep(GROWN_S)
     for section in browser.find_elements("css selector", "main section"):
         yield section.get_attribute("id"), section.screenshot_as_png
 

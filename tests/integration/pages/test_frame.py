@@ -76,7 +76,11 @@ def test_the_bar_stays_and_a_finding_is_linked_below_it(page: Any) -> None:
     wait_until(lambda: page.execute_script(TOP, "#top") < -100, deadline_s=READY_S, what=lambda: "not scrolled")
     bar = page.find_element("css selector", ".bar")
     assert page.execute_script(TOP, ".bar") == 0
-    assert bar.text.startswith("DEADLOCK\nsince 08:04:57 (5.4 s)\njob 01000000\n2 nodes\n")
+    wait_until(
+        lambda: bar.text.startswith("DEADLOCK\nsince 08:04:57 (5.4 s)\njob 01000000\n2 nodes\n"),
+        deadline_s=READY_S,
+        what=lambda: bar.text,
+    )
 
     page.execute_script("location.hash = 'finding-2'")
 

@@ -5,6 +5,11 @@ for (const one of document.querySelectorAll("[data-colour]")) one.style.backgrou
 for (const one of document.querySelectorAll("[data-width]")) one.style.width = `${one.dataset.width}%`;
 for (const one of document.querySelectorAll("[data-height]")) one.style.height = `${one.dataset.height}%`;
 
+const heading = document.querySelector("#top h1"), bar = document.querySelector(".bar");
+if (heading && bar) { // the bar does not repeat what is in sight
+  new IntersectionObserver(([entry]) => bar.classList.toggle("below-heading", entry.isIntersecting)).observe(heading);
+}
+
 function show(id) {
   const element = document.getElementById(id);
   if (element) reveal(element);
