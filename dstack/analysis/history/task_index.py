@@ -18,6 +18,7 @@ from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.snapshot import ACTOR_HANDLE, TaskAttempt, TaskHistory
 from dstack.observed.node import Task
+from dstack.words import grouped
 
 State = Literal["pending", "running", "finished", "failed"]
 
@@ -83,6 +84,14 @@ class HistoryIndex:
     def caller(self, attempt: Attempt) -> Attempt | None:
         """The latest attempt of the task that submitted this one; None if the GCS does not keep it."""
         return self.latest.get(attempt.task.parent_task_id or "")
+
+    def callees(self, attempt: Attempt) -> Sequence[Attempt]:
+        """The attempts of the tasks that an attempt's task submitted, oldest first."""
+        return self._by_caller.get(attempt.task.task_id, ())
+
+    @cached_property
+    def _by_caller(self) -> Mapping[str, Sequence[Attempt]]:
+        return grouped((attempt.task.parent_task_id or "", attempt) for attempt in self.attempts)
 
     # Clocks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,16 @@ from dstack.analysis.history.chains import AttemptChain, Chains, Pipeline, pipel
 from dstack.analysis.history.critical_path import CriticalPath, critical_path
 from dstack.analysis.history.marked_spans import MarkedSpans
 from dstack.analysis.history.run_model import RunModel
-from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, trimmed
+from dstack.analysis.history.slices import (
+    NOTICED_LATE_S,
+    Phase,
+    Slice,
+    in_lanes,
+    overlap_s,
+    running_slice,
+    slices_of,
+    trimmed,
+)
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
@@ -85,6 +95,35 @@ class Mark:
         return self._words(self.vertex)
 
 
+@dataclass(slots=True)
+class Amount:
+    """A number of attempts, and their seconds together."""
+
+    attempts: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one more attempt."""
+        self.attempts += 1
+        self.seconds += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSums:
+    """What ran by function, the most time first, and what was waited for, in a part of the time; ``failed`` in it."""
+
+    began_at: float
+    ended_at: float
+    busy: Mapping[str, Amount]
+    waited: Mapping[Phase, Amount]
+    failed: int
+
+    @property
+    def length_s(self) -> float:
+        """How long it is."""
+        return self.ended_at - self.began_at
+
+
 class Timeline:
     """The timeline of a history; ``vertices`` are those of the diagnosis, for the waits at its end.
 
@@ -127,6 +166,33 @@ class Timeline:
         """The last time in it."""
         ends = (attempt.ended_at for attempt in self.attempts if attempt.ended_at is not None)
         return max((self.history.asked_at, *ends))
+
+    def sums(self, began_at: float, ended_at: float, has: Callable[[Attempt], bool]) -> RangeSums:
+        """Sums over a part of the time, of attempts for which a condition holds; without drivers, which always run."""
+        busy: dict[str, Amount] = defaultdict(Amount)
+        waited: dict[Phase, Amount] = defaultdict(Amount)
+
+        def part_s(one: Slice) -> float:
+            return min(one.ended_at, ended_at) - max(one.began_at, began_at)
+
+        attempts = [one for one in self.attempts if one.task.kind != "DRIVER_TASK" and has(one)]
+        counted = {id(one) for one in attempts}
+        for one in (each for track in self.tracks for each in track.slices):
+            if id(one.attempt) in counted and part_s(one) > 0:
+                busy[one.attempt.task.name].add(part_s(one))
+        for attempt in attempts:
+            if attempt.began_at < ended_at and (attempt.started_at is None or attempt.started_at > began_at):
+                for one in slices_of(attempt, self.history.asked_at):
+                    if one.phase != "running" and part_s(one) > 0:
+                        waited[one.phase].add(part_s(one))
+        failed = sum(one.state == "failed" and began_at <= (one.ended_at or 0.0) <= ended_at for one in attempts)
+        by_time = sorted(busy.items(), key=lambda item: -item[1].seconds)
+        return RangeSums(began_at, ended_at, dict(by_time), waited, failed)
+
+    def name_of(self, attempt: Attempt) -> str:
+        """The function of an attempt; a driver has no function, so the name of its script."""
+        worker = self._index.workers.get(self._place(attempt))
+        return attempt.task.name or self._name(worker, [attempt], None)
 
     # Tracks
 

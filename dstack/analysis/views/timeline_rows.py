@@ -220,8 +220,12 @@ class TimelineRows:
 
     def find(self, attempt: Attempt) -> tuple[RowTrack, str, float] | None:
         """The track of an attempt, the key of the row that draws it, and when that begins."""
-        track = self._track_of.get(id(attempt))
+        track = self.track_of(attempt)
         return (track, *track.find(attempt)) if track else None
+
+    def track_of(self, attempt: Attempt) -> RowTrack | None:
+        """The track of an attempt."""
+        return self._track_of.get(id(attempt))
 
     @cached_property
     def _track_of(self) -> Mapping[int, RowTrack]:
@@ -248,11 +252,12 @@ class TimelineRows:
         """Key, heading and title of the track of an attempt in this grouping."""
         if attempt is None or self.grouping == "worker":
             return place
-        if self.grouping == "function":
-            return _Place(f"function {attempt.task.name}", "functions", attempt.task.name)
-        chain = self.timeline.chain_of(attempt)
+        chain = self.timeline.chain_of(attempt) if self.grouping == "chain" else None
         if chain is None:
-            return _Place("no chain", "in no chain", "in no chain", number=sys.maxsize)
+            is_driver = attempt.task.kind == "DRIVER_TASK"
+            name, number = self.timeline.name_of(attempt), 0 if is_driver else sys.maxsize
+            rest = "functions" if self.grouping == "function" else "calls in no chain"
+            return _Place(f"function {name}", "drivers" if is_driver else rest, name, number=number)
         return _Place(f"chain {chain.number}", "chains", f"chain {chain.number}", number=chain.number)
 
     def label_of(self, attempt: Attempt) -> int:

@@ -24,7 +24,7 @@ from dstack.analysis.history.slices import (
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.timeline import Mark, Timeline
+from dstack.analysis.views.timeline import Mark, RangeSums, Timeline
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.model.vertex_keys import Key
 from dstack.report.critical_path_text import path_in_words
@@ -57,7 +57,7 @@ NAMES_OF_KINDS = {
     STUCK: "that can never proceed",
     FAILED: "failed",
 } | {kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()}
-SHOWN_FUNCTIONS = 4
+SHOWN_FUNCTIONS, SHOWN_IN_RANGE = 4, 20
 Colouring = Literal["state", "chain", "path"]
 COLOURINGS: tuple[Colouring, ...] = ("state", "chain", "path")
 ON_PATH = "★"
@@ -141,7 +141,7 @@ class TimelineTexts:
         counts = (f"{count:,} {NAMES_OF_KINDS[kind]}" for kind, count in kinds.most_common())
         text.append(", ".join(counts) or "nothing", "bold")
         yield text.append(f"  {self._interval(selection.began_at, selection.ended_at)}", "dim")
-        functions = Counter(short_name(bars.attempts[number].task.name) for number in numbers)
+        functions = Counter(self.name(bars.attempts[number]) for number in numbers)
         if functions:
             names = [f"{count:,} × {name}" for name, count in functions.most_common()]
             yield SafeText(shortly(names, shown=SHOWN_FUNCTIONS))
@@ -162,7 +162,7 @@ class TimelineTexts:
 
     def _attempt(self, attempt: Attempt, selection: Selection) -> Iterator[Text]:
         task = attempt.task
-        text = SafeText().append(task.name, "bold")
+        text = SafeText().append(self.timeline.name_of(attempt), "bold")
         text.append(f" (attempt {task.attempt + 1})" if task.attempt else "")
         text.append(f"  {self._state(attempt)}", "bold red" if attempt.state == "failed" else "")
         text.append(self._duration(attempt))
@@ -213,7 +213,10 @@ class TimelineTexts:
         if self.is_linked and self.timeline.is_critical(attempt):
             parts.append("on the critical path")
         if (caller := self.timeline.history.caller(attempt)) is not None:
-            parts.append(f"called by {caller.task.name or 'the driver'}")
+            parts.append(f"called by {self.timeline.name_of(caller)}")
+        if callees := self.timeline.history.callees(attempt):
+            counts = Counter(short_name(one.task.name) for one in callees).most_common()
+            parts.append(f"calls {shortly([f'{count:,} × {name}' for name, count in counts], shown=SHOWN_FUNCTIONS)}")
         return SafeText("  ".join(parts), "dim")
 
     def _marks(self, row: TimelineRow, attempt: Attempt | None) -> Iterator[Text]:
@@ -224,6 +227,32 @@ class TimelineTexts:
             yield SafeText().append(f"{glyph} ", style).append(mark.text)
         if len(marks) > SHOWN:
             yield SafeText(f"{len(marks) - SHOWN:,} more waits on this track", "dim")
+
+    def name(self, attempt: Attempt) -> str:
+        """The short name of a function, or that of a driver."""
+        return short_name(attempt.task.name) if attempt.task.name else self.timeline.name_of(attempt)
+
+    # A part of the time
+
+    def sums(self, sums: RangeSums) -> Iterator[Text]:
+        """What ran in a part of the time and what was waited for, then each function with its share."""
+        busy_s = sum(one.seconds for one in sums.busy.values())
+        ran = sum(one.attempts for one in sums.busy.values())
+        first = SafeText().append(f"Range of {short_duration(sums.length_s)}", "bold")
+        first.append(f" from {self._time(sums.began_at)}: ")
+        first.append(f"{plural(ran, 'attempt')} ran, {busy_s / sums.length_s:.1f} at once on average", "bold")
+        yield first.append(f"  {sums.failed:,} failed" if sums.failed else "", "bold red")
+        waits = [
+            f"{SHORT_WAITS[phase]} {short_duration(one.seconds)} ({plural(one.attempts, 'attempt')})"
+            for phase, one in sums.waited.items()
+        ]
+        yield SafeText(f"Waited: {', '.join(waits) or 'none'}")
+        for name, one in list(sums.busy.items())[:SHOWN_IN_RANGE]:
+            share = 100 * one.seconds / busy_s if busy_s else 0.0
+            text = SafeText(f"{share:5.1f} %  {short_duration(one.seconds):>9}  {one.attempts:>6,} × ")
+            yield text.append(short_name(name), "bold")
+        if (more := len(sums.busy) - SHOWN_IN_RANGE) > 0:
+            yield SafeText(f"{plural(more, 'more function')}", "dim")
 
     # Times
 

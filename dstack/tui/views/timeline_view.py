@@ -31,7 +31,6 @@ from dstack.tui.views.timeline_texts import (
     attempt_of,
     legend,
     mark_of,
-    short_name,
 )
 from dstack.tui.widgets.gantt import (
     CHAIN_COLOURS,
@@ -41,7 +40,9 @@ from dstack.tui.widgets.gantt import (
     UNCRITICAL,
     ZOOM,
     Gantt,
+    Link,
     RowDrawing,
+    Selection,
     title_of,
 )
 from dstack.tui.widgets.outline import Detail
@@ -57,6 +58,42 @@ NOT_READ = "The history of tasks could not be read. Press r to try again."
 EXPORTED_ROWS = 2_000
 TEXT_WIDTH = 200
 TITLE_WIDTH = 44
+
+
+MOST_LINKS = 40
+"""The most callees to which lines are drawn, each on another track."""
+
+
+@dataclass
+class MarkedRange:
+    """A part of the time that the user marks, from the bar or cell under the cursor to that of a second place."""
+
+    shown: tuple[float, float] | None = None
+    _anchor: tuple[float, float] | None = None
+
+    def advance(self, selection: Selection | None) -> None:
+        """Begin a range, end the one that has begun, or unmark it."""
+        if self._anchor is not None:
+            self._anchor = None
+        elif self.shown is not None:
+            self.shown = None
+        elif selection is not None:
+            self.shown = self._anchor = extent_of(selection)
+
+    def extend(self, selection: Selection | None) -> None:
+        """While its end is not marked, the range follows the cursor."""
+        if self._anchor is not None and selection is not None:
+            began_at, ended_at = extent_of(selection)
+            self.shown = min(self._anchor[0], began_at), max(self._anchor[1], ended_at)
+
+
+def extent_of(selection: Selection) -> tuple[float, float]:
+    """The time of the bar under the cursor; that of the cell without one, or where a driver's bar is."""
+    attempt, bars = attempt_of(selection), selection.row.bars
+    if attempt is None or bars is None or selection.picked is None or attempt.task.kind == "DRIVER_TASK":
+        return selection.began_at, selection.ended_at
+    began_at, ended_at = bars.begins[selection.picked], bars.ends[selection.picked]
+    return (began_at, ended_at) if began_at < ended_at else (selection.began_at, selection.ended_at)
 
 
 @dataclass
@@ -119,6 +156,15 @@ class TimelineView(View):
             "z", "fold", "Fold", show=False, id="own.fold", tooltip="Fold or unfold the lanes and waits of a track"
         ),
         Binding("Z", "fold_all", "Fold all", show=False, id="own.fold-all", tooltip="Fold or unfold all tracks"),
+        Binding(
+            "m",
+            "mark",
+            "Range",
+            id="own.range",
+            tooltip="Mark a range of time from here, then its end, then unmark it; the pane sums what ran in it",
+        ),
+        Binding("u", "caller", "Caller", show=False, id="own.caller", tooltip="Go to the caller of this attempt"),
+        Binding("d", "callee", "Callee", show=False, id="own.callee", tooltip="Go to the first call of this attempt"),
         Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the running attempt"),
         Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
     ]
@@ -139,6 +185,7 @@ class TimelineView(View):
         self._goal: Key | None = None
         self._footer_of: Key | None = None
         self._head: tuple[Text, ...] = ()
+        self._range = MarkedRange()
 
     # The view
 
@@ -243,19 +290,67 @@ class TimelineView(View):
         """Show the ticks of the time that is visible."""
         if self.rows is not None:
             gantt = self._gantt
-            self.query_one(TimeAxis).show(gantt.window, self.rows.timeline.began_at, gantt.left)
+            window = gantt.window
+            marked = window.marked(self._range.shown)
+            self.query_one(TimeAxis).show(window, self.rows.timeline.began_at, gantt.left, marked)
 
     @on(Gantt.Selected)
     def show_selected(self) -> None:
         """Show the details of what is under the cursor, and enable the actions that apply to it."""
-        self.query_one(Detail).show(self._details())
+        self._range.extend(self._gantt.selection)
+        self._show_marks()
         if (vertex := self.waits_vertex) != self._footer_of:
             self._footer_of = vertex
             self.refresh_bindings()  # composes the footer again, which takes longer than to draw the rows
 
+    def _show_marks(self) -> None:
+        """Show the range, the lines to the caller and the callees, and the pane."""
+        self._gantt.mark(self._range.shown, self._links())
+        self.show_axis()
+        self.query_one(Detail).show(self._details())
+
     def _details(self) -> list[Text]:
         selection = self._gantt.selection if self.is_mounted else None
-        return list(self._texts.details(selection)) if self._texts and selection else []
+        if self._texts is None or selection is None:
+            return []
+        if self._range.shown is not None:
+            has = self._search.has if self._search else lambda attempt: True
+            return list(self._texts.sums(self._texts.timeline.sums(*self._range.shown, has)))
+        return list(self._texts.details(selection))
+
+    def _links(self) -> list[Link]:
+        """Lines from the caller of the attempt under the cursor, and to one of its callees on each track."""
+        attempt = attempt_of(self._gantt.selection)
+        if attempt is None or self.rows is None:
+            return []
+        history, own = self.rows.timeline.history, self._gantt.cursor
+        links = []
+        if (caller := history.caller(attempt)) is not None and (row := self._row_of(caller)) is not None:
+            links.append(Link(attempt.began_at, row, own))
+        tracks: dict[str, Attempt] = {}
+        began_at, ended_at = self._gantt.shown
+        for callee in history.callees(attempt):
+            if began_at <= callee.began_at < ended_at and (found := self.rows.track_of(callee)) is not None:
+                tracks.setdefault(found.key, callee)
+            if len(tracks) == MOST_LINKS:
+                break
+        rows = ((callee.began_at, self._row_of(callee)) for callee in tracks.values())
+        return links + [Link(at, own, row) for at, row in rows if row is not None and row != own]
+
+    def _row_of(self, attempt: Attempt) -> int | None:
+        """The index of the row that draws an attempt, or of the first one of its track; None if none is shown."""
+        found = self.rows.find(attempt) if self.rows else None
+        if found is None:
+            return None
+        track, key, _ = found
+        index = self._gantt.index
+        return index.get(key, index.get(track.key))
+
+    @on(Gantt.Dragged)
+    def mark_dragged(self, event: Gantt.Dragged) -> None:
+        """Mark the range that the mouse was moved over."""
+        self._range = MarkedRange((event.began_at, event.ended_at))
+        self._show_marks()
 
     def filtered(self, text: str) -> int:
         """Show only attempts with all words in their name, state, error or track; return how many there are."""
@@ -286,6 +381,29 @@ class TimelineView(View):
 
     def action_whole(self) -> None:
         self._gantt.whole()
+
+    def action_mark(self) -> None:
+        """Mark a range of time from here on, end it here, or unmark it."""
+        self._range.advance(self._gantt.selection)
+        self._show_marks()
+
+    def action_clear(self) -> None:
+        """Unmark the range, and close the filter."""
+        self._range = MarkedRange()
+        super().action_clear()
+        self._show_marks()
+
+    def action_caller(self) -> None:
+        attempt = attempt_of(self._gantt.selection)
+        caller = self.rows.timeline.history.caller(attempt) if attempt and self.rows else None
+        if caller is None or not self._go_to_attempt(caller):
+            self.notify("The history has no caller of this.")
+
+    def action_callee(self) -> None:
+        attempt = attempt_of(self._gantt.selection)
+        callees = self.rows.timeline.history.callees(attempt) if attempt and self.rows else ()
+        if not callees or not self._go_to_attempt(callees[0]):
+            self.notify("The history has no calls of this.")
 
     def action_fold(self) -> None:
         row = self._gantt.row
@@ -334,7 +452,8 @@ class TimelineView(View):
         assert row.bars is not None
         attempt = row.bars.attempts[number]
         task = attempt.task
-        name = f"pid {task.pid}" if self.grouping == "function" and task.pid else short_name(task.name)
+        is_by_function = self.grouping == "function" and task.pid
+        name = f"pid {task.pid}" if is_by_function or self._texts is None else self._texts.name(attempt)
         return f"{ON_PATH} {name}" if self.colouring == "path" and self._is_critical(attempt) else name
 
     def _is_critical(self, attempt: Attempt) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -47,7 +47,7 @@ NAMES = {
     CRITICAL: "critical",
     UNCRITICAL: "uncritical",
 } | {FIRST_CHAIN + number: f"chain-{number}" for number in range(CHAIN_COLOURS)}
-STYLES = (*NAMES.values(), "title", "heading", "cursor", "selected", "mark")
+STYLES = (*NAMES.values(), "title", "heading", "cursor", "selected", "mark", "range", "link")
 """The component classes of a Gantt chart: of bars by kind, and of its other parts."""
 WAIT_GLYPHS = {slices.ARGUMENTS: "┄", slices.RESOURCES: "─", slices.SENT: "·", slices.QUEUE: "═"}
 """They say the same as the colours."""
@@ -73,6 +73,11 @@ class Glyph:
     text: str
     style: str = ""
     is_behind: bool = False
+
+    @property
+    def behind(self) -> Literal["", "part", "text"]:
+        """What is drawn on the coloured cell: nothing, the empty part of it, or text."""
+        return "" if not self.is_behind else "part" if self.text in time_axis.EIGHTHS else "text"
 
 
 BLANK = Glyph(" ")
@@ -106,18 +111,25 @@ class RowDrawing:
                 glyphs[column] = Glyph(STUCK_GLYPH, "stuck") if is_stuck else Glyph(MARK_GLYPH, "mark")
         return cls(glyphs)
 
-    def segments(self, style_of: Callable[[str], Style], cursor: int | None) -> Iterator[Segment]:
-        """The row with its styles, and with the cursor in a column."""
+    def segments(
+        self, style_of: Callable[[str], Style], cursor: int | None, marked: range = range(0)
+    ) -> Iterator[Segment]:
+        """The row with its styles, with the cursor in a column, and with another background in ``marked`` ones."""
         styles: dict[Glyph, Style] = {}
         for glyph in set(self.glyphs):
             style = style_of(glyph.style) if glyph.style else style_of("title")
             if glyph.is_behind:
                 style += Style(color=style.bgcolor, bgcolor=style.color)
             styles[glyph] = style
-        runs = groupby(enumerate(self.glyphs), lambda one: (one[1].style, one[1].is_behind, one[0] == cursor))
-        for (_, _, is_cursor), cells in runs:
+        runs = groupby(
+            enumerate(self.glyphs), lambda one: (one[1].style, one[1].behind, one[0] in marked, one[0] == cursor)
+        )
+        for (_, behind, is_marked, is_cursor), cells in runs:
             texts = [glyph for _, glyph in cells]
             style = styles[texts[0]]
+            if is_marked and behind != "text":
+                empty = style_of("range").bgcolor
+                style += Style(color=empty) if behind == "part" else Style(bgcolor=empty)
             if is_cursor:
                 style += style_of("selected")
             yield Segment("".join(glyph.text for glyph in texts), style)
@@ -216,6 +228,22 @@ def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: time_axis.Window
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A line at a time from the row of a caller to that of its callee, which are indices."""
+
+    at: float
+    caller: int
+    callee: int
+
+    def glyph(self, row: int, is_blank: bool) -> Glyph | None:
+        """What it is in a row, None if nothing: a head at the callee, a line where the row is blank."""
+        first, last = sorted((self.caller, self.callee))
+        if row == self.callee:
+            return Glyph("▼" if self.caller < row else "▲", "link")
+        return Glyph("│", "link") if is_blank and first < row < last else None
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The row and the cell under the cursor, as a time, and the numbers of the bars in it; one of them is picked."""
 
@@ -247,11 +275,21 @@ class Gantt(time_axis.TimeChart):
         row: TimelineRow
         is_fold: bool = False
 
+    @dataclass
+    class Dragged(Message):
+        """The mouse was moved over a part of the time with its button pressed."""
+
+        began_at: float
+        ended_at: float
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.empty = "Nothing to show."
+        self._marked: tuple[float, float] | None = None
+        self._links: Sequence[Link] = ()
+        self._dragged_from: int | None = None
         self.rows: Sequence[TimelineRow] = ()
-        self._cursor = 0
+        self.cursor = 0
         self._picked: tuple[str, object] | None = None
         self._paint: Callable[[slices.Bars], bytes] | None = None
         self._label: Callable[[TimelineRow, int], str] = lambda row, number: ""
@@ -265,14 +303,15 @@ class Gantt(time_axis.TimeChart):
         is_whole = self._zoomed is None or not self.rows
         began_at, ended_at = bounds
         self.rows = rows
+        self.__dict__.pop("index", None)
         self.bounds = (began_at, max(ended_at + (ended_at - began_at) * MARGIN, began_at + self.SHORTEST_S))
         if is_whole:
             self._zoomed = None
         if before is None:
             self.cursor_time = ended_at
         keys = [row.key for row in rows]
-        self._cursor = keys.index(before.key) if before and before.key in keys else min(self._cursor, len(rows) - 1)
-        self._cursor = max(0, self._cursor)
+        self.cursor = keys.index(before.key) if before and before.key in keys else min(self.cursor, len(rows) - 1)
+        self.cursor = max(0, self.cursor)
         self.virtual_size = Size(self.size.width, len(rows))
         self.redraw()
         self._selected()
@@ -282,10 +321,22 @@ class Gantt(time_axis.TimeChart):
         self._label, self._paint = name, paint
         self.redraw()
 
+    def mark(self, marked: tuple[float, float] | None, links: Sequence[Link]) -> None:
+        """Give a part of the time another background, and draw lines from callers to callees."""
+        if (marked, links) != (self._marked, self._links):
+            self._marked, self._links = marked, links
+            self.refresh()
+
     def redraw(self) -> None:
         """Draw all rows again."""
         self._drawings.clear()
         super().redraw()
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """The index of each row by its key, and of the first row of each track by the key of its fold."""
+        numbered = list(enumerate(self.rows))
+        return {row.fold: at for at, row in reversed(numbered)} | {row.key: at for at, row in numbered}
 
     @property
     def window(self) -> time_axis.Window:
@@ -295,7 +346,7 @@ class Gantt(time_axis.TimeChart):
     @property
     def row(self) -> TimelineRow | None:
         """The row under the cursor."""
-        return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     @property
     def _column(self) -> int:
@@ -310,7 +361,7 @@ class Gantt(time_axis.TimeChart):
         first, last = self.shown
         moved = first - began_at
         if moved and not first <= self.cursor_time <= last:
-            self.select(self._cursor, self.cursor_time + moved)
+            self.select(self.cursor, self.cursor_time + moved)
 
     def close_up(self, began_at: float, ended_at: float) -> None:
         """Show a bar with some time before and after it."""
@@ -352,8 +403,8 @@ class Gantt(time_axis.TimeChart):
         if not self.rows:
             return
         cursor = max(0, min(cursor, len(self.rows) - 1))
-        before = self._cursor
-        self._cursor, self.cursor_time = cursor, max(self.bounds[0], min(at, self.bounds[1]))
+        before = self.cursor
+        self.cursor, self.cursor_time = cursor, max(self.bounds[0], min(at, self.bounds[1]))
         self._picked = (self.rows[cursor].key, task)
         began_at, ended_at = self.shown
         if not began_at <= self.cursor_time < ended_at:
@@ -365,10 +416,10 @@ class Gantt(time_axis.TimeChart):
         self._selected()
 
     def action_move(self, by: int) -> None:
-        self.select(self._cursor + by, self.cursor_time)
+        self.select(self.cursor + by, self.cursor_time)
 
     def action_page(self, by: int) -> None:
-        self.select(self._cursor + by * max(1, self.scrollable_size.height - 1), self.cursor_time)
+        self.select(self.cursor + by * max(1, self.scrollable_size.height - 1), self.cursor_time)
 
     def action_first(self) -> None:
         self.select(0, self.cursor_time)
@@ -385,7 +436,7 @@ class Gantt(time_axis.TimeChart):
         at = window.edge(column + by) + window.cell_s / 2
         bars = row.bars
         if bars is None:
-            self.select(self._cursor, at)
+            self.select(self.cursor, at)
             return
         if by > 0:
             later = bars.within(window.edge(column + 1), float("inf"))
@@ -396,7 +447,7 @@ class Gantt(time_axis.TimeChart):
             if after is not None and bars.ends[after] > window.edge(column):  # it reaches into the cursor's cell
                 after = after - 1 if after else None
         if after is not None:
-            self.select(self._cursor, bars.begins[after], bars.attempts[after].task)
+            self.select(self.cursor, bars.begins[after], bars.attempts[after].task)
 
     def action_choose(self) -> None:
         if self.row is not None:
@@ -415,6 +466,20 @@ class Gantt(time_axis.TimeChart):
             self.post_message(self.Chosen(self.rows[index], is_fold=True))
         elif event.chain == 2:
             self.action_choose()
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Begin to mark a part of the time."""
+        self._dragged_from = event.x - self.left if event.button == 1 and event.x >= self.left else None
+
+    def on_mouse_up(self) -> None:
+        """Leave the part that is marked."""
+        self._dragged_from = None
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Mark the part of the time between the first cell and this one."""
+        if self._dragged_from is not None and event.button == 1 and event.x - self.left != self._dragged_from:
+            first, last = sorted((self._dragged_from, max(0, event.x - self.left)))
+            self.post_message(self.Dragged(self.window.edge(first), self.window.edge(last + 1)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Zoom in with Ctrl."""
@@ -440,15 +505,24 @@ class Gantt(time_axis.TimeChart):
                 width, self.rich_style
             )
         row = self.rows[index]
-        is_cursor = index == self._cursor
+        is_cursor = index == self.cursor
         title = self._style("title" if row.depth else "heading")
         if is_cursor:
             title += self._style("cursor")
         segments = [Segment(title_of(row, self.left), title)]
-        drawing = self._drawing(row)
+        window = self.window
+        drawing = self._with_links(self._drawing(row), index, window)
         column = self._column if is_cursor else None
-        segments += drawing.segments(self._style, column)
+        segments += drawing.segments(self._style, column, window.marked(self._marked))
         return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _with_links(self, drawing: RowDrawing, index: int, window: time_axis.Window) -> RowDrawing:
+        glyphs = list(drawing.glyphs) if self._links else drawing.glyphs
+        for link in self._links:
+            column = window.column(link.at)
+            if 0 <= column < window.columns and (glyph := link.glyph(index, glyphs[column].text == " ")):
+                glyphs[column] = glyph
+        return RowDrawing(glyphs)
 
     def _drawing(self, row: TimelineRow) -> RowDrawing:
         drawing = self._drawings.get(row.key)

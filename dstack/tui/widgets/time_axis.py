@@ -55,6 +55,13 @@ class Window:
         """The column of a time, also if it is not visible."""
         return int((at - self.began_at) // self.cell_s)
 
+    def marked(self, marked: tuple[float, float] | None) -> range:
+        """The visible columns of a part of the time; none without one."""
+        if marked is None:
+            return range(0)
+        first, last = (max(0, min(self.column(at), self.columns - 1)) for at in marked)
+        return range(first, last + 1)
+
 
 @dataclass(slots=True)
 class BarCell:
@@ -285,10 +292,11 @@ class TimeAxis(Widget):
         self._window = Window(0.0, 1.0, 0)
         self._origin = 0.0
         self._left = 0
+        self._marked = range(0)
 
-    def show(self, window: Window, origin: float, left: int) -> None:
-        """Draw the ticks of another window, which begins at the column ``left``."""
-        self._window, self._origin, self._left = window, origin, left
+    def show(self, window: Window, origin: float, left: int, marked: range = range(0)) -> None:
+        """Draw the ticks of another window, which begins at the column ``left``; ``marked`` columns are reversed."""
+        self._window, self._origin, self._left, self._marked = window, origin, left, marked
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -296,8 +304,10 @@ class TimeAxis(Widget):
         if not self._window.columns:
             return Strip.blank(self.size.width, style)
         title = f" 0 s = {clock(self._origin)}"[: self._left].ljust(self._left)
-        text = visible(title) + ruler(self._window, self._origin)
-        return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, style)
+        ticks_line, (first, last) = ruler(self._window, self._origin), (self._marked.start, self._marked.stop)
+        parts = [Segment(visible(title) + ticks_line[:first], style), Segment(ticks_line[last:], style)]
+        parts.insert(1, Segment(ticks_line[first:last], style + Style(reverse=True)))
+        return Strip(parts).adjust_cell_length(self.size.width, style)
 
 
 def ruler(window: Window, origin: float) -> str:
