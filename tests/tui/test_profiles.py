@@ -14,10 +14,13 @@ from dstack.files.document_file import to_json
 from dstack.model.profile import PathStep, RootTime
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files, OpenedRecording
+from dstack.tui.views.flame_functions import Functions
 from dstack.tui.views.flame_view import FlameView
+from dstack.tui.widgets.chart import Chart
+from dstack.tui.widgets.outline import Outline
 from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
-from tests.tui.pilots import screen_text, search
+from tests.tui.pilots import screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.test_flame_data import BEFORE, drawn, in_flame
 from tests.tui.test_flame_view import Body, figures, labels
@@ -41,6 +44,11 @@ PROFILE = replace(profile_of(steps(1, 1, 1, 9), began_at=1_700_000_100), sources
 SLOW = OpenedRecording("slow.json", PROFILE)
 LOOP = OpenedRecording("loop.json", replace(profile_of(steps(1, 1, 1, 9, 1, 1)), sources=SOURCES))
 FAST = OpenedRecording("fast.json", profile_of(steps(1, 1)))
+
+
+def around(view: FlameView, side: str) -> list[list[str]]:
+    """The names of the callers or callees of the selected function, from it on."""
+    return [[cell.label for cell in row] for row in view.query_one(f"#{side}", Chart)._icicle.rows]
 
 
 def in_profile(body: Body, *opened: OpenedRecording, size: tuple[int, int] = (120, 24)) -> None:
@@ -84,18 +92,28 @@ def test_z_draws_the_order_of_time_and_a_zoom_knows_which_of_the_same() -> None:
     in_profile(body)
 
 
-def test_c_draws_the_callees_and_the_callers_of_a_function() -> None:
+def test_c_lists_functions_with_the_callers_and_callees_of_the_selected_one() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await drawn(pilot, view, "widest first")
         await search(pilot, "Reward.model")
-        await press(pilot, "n", "c")
-        await drawn(pilot, view, "Callees of Reward.model")
-        assert labels(view) == [["all"], ["Reward.model"], ["time.sleep"]]
-        assert view.icicle.weight == 12_000_000
-        await press(pilot, "c")
-        await drawn(pilot, view, "Callers of Reward.model")
-        assert labels(view)[1:4] == [["Reward.model"], ["Reward.score"], ["Reward.score: queued behind", "ray.get"]]
-        await press(pilot, "c")
+        await press(pilot, "n")
+        assert "matched 75.0 %" in screen_text(app), "not the sum of both cells with it and what is below them"
+        await press(pilot, "escape", "c")
+        await drawn(pilot, view, "Functions")
+        await until(pilot, lambda: "total 12 s = 75 %  self 0 s = 0 %" in figures(view))
+        table = view.query_one(Functions).query_one(Outline)
+        assert [line.text.plain.split("  ")[1].strip() for _, line in table.visible_lines][:2] == ["0.0 %", "0.0 %"]
+        assert around(view, "callees") == [["Reward.model"], ["time.sleep"]]
+        assert around(view, "callers")[:3] == [
+            ["Reward.model"],
+            ["Reward.score"],
+            ["Reward.score: queued behind", "ray.get"],
+        ]
+        await press(pilot, "enter", "j", "enter")
+        assert figures(view) == "time.sleep\ntotal 12 s = 75 %  self 12 s = 75 %", "a callee is the selected function"
+        await press(pilot, "x", "g")
+        assert figures(view).startswith("time.sleep"), "the most time of its own"
+        await press(pilot, "backspace")
         await drawn(pilot, view, "Profile slow.json (16 s)")
         assert labels(view)[1] == ["driver train.py"]
 

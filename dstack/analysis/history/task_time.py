@@ -28,7 +28,7 @@ from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import job_in_words, span_step
 from dstack.analysis.stacks.stack_tree import Grouping
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.model.profile import PathStep
 from dstack.model.snapshot import TaskAttempt
 from dstack.words import grouped
@@ -306,6 +306,25 @@ class TaskTime:
             weights.setdefault((id(path), groups), []).append(weight)
         stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
         return WeightedStacks.summed("task time", "microseconds", stacks)
+
+    def stacks_in_order(self, interval: Interval | None = None, by: Grouping | None = None) -> WeightedStacks:
+        """As :meth:`stacks`, but what one caller calls is in the order in which it first ran."""
+        within = interval or self.whole
+        first: dict[Path, int] = {}
+        for call in self._calls:
+            groups = tuple(map(PathStep, self._names.groups(call.attempt.task, by)))
+            for path, spans in ((call.path, [call.span]), *call.marked):
+                begins = [begin for begin, end in spans if within.part_us((begin, end))]
+                whole = (*groups, *path)
+                for depth in range(1, len(whole) + 1) if begins else ():
+                    first[whole[:depth]] = min(first.get(whole[:depth], begins[0]), min(begins))
+        stacks = self.stacks(within, by)
+
+        def order(stack: WeightedStack) -> list[tuple[int, PathStep]]:
+            whole = (*map(PathStep, stack.groups), *stack.frames)
+            return [(first.get(whole[:depth], 0), whole[depth - 1]) for depth in range(1, len(whole) + 1)]
+
+        return WeightedStacks(stacks.name, stacks.unit, tuple(sorted(stacks.stacks, key=order)))
 
     def runs(self, interval: Interval | None = None, by: Grouping | None = None) -> Mapping[Path, Runs]:
         """The attempts of each call that ran within an interval, by the path of the call with its group."""

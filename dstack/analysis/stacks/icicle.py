@@ -90,6 +90,12 @@ class Weights(Generic[Entry]):
         """The weight of all in a branch."""
         return self._sums[branch.end - self._first] - self._sums[branch.begin - self._first]
 
+    def matching(self, branch: PathBranch[Entry], has: Callable[[Entry], bool]) -> int:
+        """The weight of those in a branch for which a condition holds, each counted once."""
+        first = branch.begin - self._first
+        entries = enumerate(branch.entries, first)
+        return sum(self._sums[at + 1] - self._sums[at] for at, entry in entries if has(entry))
+
     def own(self, branch: PathBranch[Entry]) -> int:
         """The weight of what ends in a branch."""
         return self.of(branch) - sum(map(self.of, branch.children))

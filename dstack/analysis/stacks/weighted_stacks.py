@@ -108,6 +108,26 @@ def stacks_around(stacks: WeightedStacks, step: PathStep, side: Side) -> Weighte
     return WeightedStacks(stacks.name, stacks.unit, tuple(found))
 
 
+@dataclass(slots=True)
+class FunctionWeight:
+    """A function: the weight of all stacks that it is in, counted once each, and of those that end in it."""
+
+    step: PathStep
+    total: int = 0
+    own: int = 0
+
+
+def functions_of(stacks: WeightedStacks) -> list[FunctionWeight]:
+    """All functions, those with the largest total first."""
+    found: dict[tuple[str, ...], FunctionWeight] = {}
+    for stack in stacks.stacks:
+        for key, step in {without_line(step): step for step in reversed(stack.frames)}.items():
+            found.setdefault(key, FunctionWeight(step)).total += stack.weight
+        if stack.frames:
+            found[without_line(stack.frames[-1])].own += stack.weight
+    return sorted(found.values(), key=lambda one: (-one.total, -one.own, one.step))
+
+
 def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
     """The same stacks with functions instead of lines: each function has its first line in any of them.
 
@@ -245,7 +265,9 @@ class WeightedTree:
         in_order: bool = False,
     ) -> None:
         self.unit = stacks.unit
+        self.stacks = stacks
         self.baseline = baseline
+        self.by_baseline = by_baseline
         self.in_order = in_order
         self.root = _ordered_tree(stacks) if in_order else _tree(stacks, baseline)
         sides = (stacks, baseline) if baseline else (stacks,)

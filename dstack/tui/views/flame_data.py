@@ -13,10 +13,9 @@ from dstack.analysis.history.task_time import GROUPINGS as TASK_GROUPINGS
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.stacks.icicle import Measure
 from dstack.analysis.stacks.stack_tree import ByRanks, Grouping
-from dstack.analysis.stacks.weighted_stacks import Side
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
-from dstack.model.profile import PathStep, Profile
+from dstack.model.profile import Profile
 from dstack.model.snapshot import Snapshot
 from dstack.report.summaries import no_history
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot
@@ -48,14 +47,18 @@ class FlameDataView(GroupedView):
         Binding("d", "data", "Data", id="own.data", tooltip="Draw the stacks, the time of tasks, or recordings"),
         Binding("v", "compare", "Compare", id="own.compare", tooltip="Compare with what was before"),
         Binding(
-            "z", "order", "Order", id="own.order", tooltip="A profile with the widest first, or in the order of time"
+            "z",
+            "order",
+            "Order",
+            id="own.order",
+            tooltip="A profile or task time with the widest first, or in the order of time",
         ),
         Binding(
             "c",
             "around",
-            "Callers",
+            "Functions",
             id="own.around",
-            tooltip="Of a recording or profile: the callees of this function, then its callers, then all again",
+            tooltip="A table of functions, with the callers and the callees of the selected one; or all again",
         ),
         Binding(
             "p",
@@ -95,7 +98,7 @@ class FlameDataView(GroupedView):
         self._moves = 0
         self.part: Part = ""
         self._in_order = False
-        self._around: tuple[PathStep, Side] | None = None
+        self.is_around = False
         self._selection: FlameSelection | None = None
         self._is_history_requested = False
 
@@ -144,8 +147,9 @@ class FlameDataView(GroupedView):
             moves=self._moves,
             part=self.part,
             in_order=self._in_order,
-            around=self._around,
+            is_around=self.is_around,
             is_of_lines=self.is_of_lines,
+            measure=self.measure,
         )
 
     def _snapshot_before(self) -> NumberedSnapshot | None:
@@ -171,7 +175,7 @@ class FlameDataView(GroupedView):
             return None
         if self.analysed is None:
             return no_drawing(NO_SNAPSHOT if self.host.recordings else "")
-        if self.data == "stacks" and not self.is_compared:
+        if self.data == "stacks" and not self.is_compared and not self.is_around:
             return StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole)
         if self.data == "task time" and self.analysed.history is None:
             return no_drawing(self._why_no_history(self.analysed.snapshot))
@@ -206,19 +210,18 @@ class FlameDataView(GroupedView):
         if action == "interval":
             return self.data == "task time" or self.profile is not None
         if action == "order":
-            return self.profile is not None and not self.is_compared and not self.is_of_lines
+            has_times = self.profile is not None or self.data == "task time"
+            return has_times and not self.is_compared and not self.is_of_lines and not self.is_around
         if action == "lines":
             return self.profile is not None
         if action in OF_ICICLES and self.is_of_lines:
             return False
-        if action == "around":
-            return self.data == "recording"
         if action == "group" and self.profile is not None:
             return False
         if action == "move":
             return self.data != "stacks"
         if action == "measure":
-            return self.data == "stacks" or self.is_compared
+            return self.data == "stacks" or self.is_compared or self.is_around
         if action == "whole":
             return self.data != "task time" and self.profile is None
         return self.data == "stacks" if action == "stacks" else True
@@ -231,7 +234,7 @@ class FlameDataView(GroupedView):
         self.data = data
         self.grouping = FIRST_GROUPING[data]
         self.is_compared, self._by_baseline, self._moves = False, False, 0
-        self.part, self._in_order, self._around = "", False, None
+        self.part, self._in_order, self.is_around = "", False, False
         self.refresh_bindings()
 
     @property
@@ -278,23 +281,15 @@ class FlameDataView(GroupedView):
             self.refresh_bindings()
 
     def action_order(self) -> None:
-        """Draw a profile in the order of time, or with the widest first."""
+        """Draw the order of time, or the widest first."""
         self._in_order = not self._in_order
         self.merge_again()
 
     def action_around(self) -> None:
-        """Draw the callees of the selected function, then its callers, then all again."""
-        step = self.selected_step()
-        if self._around is not None:
-            step, side = self._around
-            self._around = (step, "callers") if side == "callees" else None
-        elif step is not None:
-            self._around = (step, "callees")
+        """List the functions, with callers and callees of one; or draw all again."""
+        self.is_around = not self.is_around
         self.merge_again()
-
-    def selected_step(self) -> PathStep | None:
-        """The function or state that is selected, if one is."""
-        raise NotImplementedError
+        self.refresh_bindings()
 
     def _last_move(self) -> int:
         """How many lengths the interval can be moved before it leaves the history."""

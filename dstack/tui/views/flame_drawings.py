@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 from rich.cells import cell_len
@@ -18,12 +18,15 @@ from dstack.analysis.stacks.peers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
 from dstack.analysis.stacks.weighted_stacks import (
     Change,
+    FunctionWeight,
     Shares,
+    Side,
     Unit,
     WeightedBranch,
     WeightedPath,
     WeightedStacks,
     WeightedTree,
+    stacks_around,
 )
 from dstack.analysis.views.all_stacks import Stacks
 from dstack.model.profile import PathStep
@@ -92,14 +95,20 @@ class FrameFilter:
         wanted = known.intersection(words)
         self._words = tuple(word for word in words if word not in wanted)
         self._is_by_terms = bool(wanted)
-        self._with_terms = OutlierIndex(root, (key for key, own in terms.items() if own >= wanted))
+        self._keys = {key for key, own in terms.items() if own >= wanted}
+        self._with_terms = OutlierIndex(root, self._keys)
 
     def matches(self, branch: PathBranch[Execution]) -> bool:
         """Whether the branch's frame contains all words, and one of its executions has all terms."""
         has_words = branch.place is not None and has_all(branch.place, self._words)
         return has_words and (not self._is_by_terms or bool(self._with_terms.within(branch)))
 
+    def has(self, execution: Execution, depth: int) -> bool:
+        """Whether an execution has all terms, and a frame from a depth on that contains all words."""
+        return execution.key in self._keys and any(has_all(step, self._words) for step in execution.path[depth:])
 
+
+@lru_cache(maxsize=10_000)
 def has_all(place: PathStep, words: tuple[str, ...]) -> bool:
     """Whether a frame or group contains all words, in its name or its location."""
     text = f"{place.name} {place.function} {place.file}:{place.line}".casefold()
@@ -147,6 +156,7 @@ class StacksDrawing:
         label = f"{short(cell.label)}{cell.mark} {cell.weight:,}"
         if branch.count < self.root.count and cell.place is not None and cell.place.is_frame:
             label = longer(label, self._ranks(cell), cell)
+        label = longer(label, share(cell.weight, self.weights.of(self.root)), cell)
         return longer(label, activities_in_words(branch.activity), cell) if self.measure == "executions" else label
 
     def tone(self, cell: IcicleCell[StackBranch]) -> str:
@@ -171,6 +181,12 @@ class StacksDrawing:
         if words not in self._filters:
             self._filters[words] = FrameFilter(self.root, words)
         return self._filters[words].matches(branch)
+
+    def matched(self, branch: PathBranch[Any], words: tuple[str, ...]) -> int:
+        """The weight of the executions in a branch that match, each counted once."""
+        self.matches(branch, words)
+        depth = max(0, branch.depth - 1)
+        return self.weights.matching(branch, lambda one: self._filters[words].has(one, depth))
 
     @cached_property
     def _filters(self) -> dict[tuple[str, ...], FrameFilter]:
@@ -202,7 +218,8 @@ class WeightedDrawing:
     """A tree of weighted stacks.
 
     ``runs`` are the attempts of tasks now and before, where it is made of those. ``lines`` and ``sources`` are those of
-    a profile.
+    a profile. ``functions`` are listed if it is to be drawn around one of them. ``whole`` is the weight of which shares
+    are computed, if it is not that of the tree.
     """
 
     tree: WeightedTree
@@ -212,6 +229,27 @@ class WeightedDrawing:
     runs_before: Mapping[Path, Runs] = field(default_factory=dict)
     lines: Sequence[Line] = ()
     sources: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    functions: Sequence[FunctionWeight] = ()
+    whole: int = 0
+
+    @property
+    def total(self) -> int:
+        """The weight of which shares are computed."""
+        return self.whole or self.weights.of(self.root)
+
+    def around(self, step: PathStep, side: Side) -> WeightedDrawing:
+        """The callers or the callees of a function."""
+        now, before = (one and stacks_around(one, step, side) for one in (self.tree.stacks, self.tree.baseline))
+        assert now is not None
+        tree = WeightedTree(now, before, by_baseline=self.tree.by_baseline)
+        return replace(self, tree=tree, runs={}, runs_before={}, whole=self.total)
+
+    def function_figures(self, one: FunctionWeight) -> Iterator[Text]:
+        """Full name of a function, and its shares of all."""
+        yield frame_name(one.step) if one.step.file else SafeText().append(one.step.name, "bold")
+        parts = (("total", one.total), ("self", one.own))
+        words = [f"{name} {self._amount(part)} = {share(part, self.total)}" for name, part in parts]
+        yield SafeText("  ".join(words))
 
     @property
     def root(self) -> WeightedBranch:
@@ -242,13 +280,13 @@ class WeightedDrawing:
         shares = self.tree.shares(cell.branches)
         name = cell.label if cell.is_folded else f"{short(cell.label)}{cell.mark} {self._amount(cell.weight)}"
         if not self.is_compared:
-            return longer(name, share(cell.weight, self.weights.of(self.root)), cell)
+            return longer(name, share(cell.weight, self.total), cell)
         return longer(f"{MARKS[shares.change]} {name}", _points(shares) if shares.points else "", cell)
 
     def figures(self, cell: IcicleCell[WeightedBranch], shown: int) -> Iterator[Text]:
         """Full name; share of all, of what is shown and what ends here; the change; the attempts of a task."""
         yield self._name(cell)
-        total = self.weights.of(self.root)
+        total = self.total
         parts = [f"{self._amount(cell.weight)} of {self._amount(total, in_unit=True)} = {share(cell.weight, total)}"]
         if cell.weight < shown < total:
             parts.append(f"{share(cell.weight, shown)} of what is shown")
@@ -264,6 +302,11 @@ class WeightedDrawing:
     def matches(self, branch: WeightedBranch, words: tuple[str, ...]) -> bool:
         """Whether the frame or group contains all words."""
         return branch.place is not None and has_all(branch.place, words)
+
+    def matched(self, branch: WeightedBranch, words: tuple[str, ...]) -> int:
+        """The weight of the stacks in a branch that have a frame or group that matches, each counted once."""
+        depth = max(0, branch.depth - 1)
+        return self.weights.matching(branch, lambda one: any(has_all(step, words) for step in one.path[depth:]))
 
     def _change(self, shares: Shares) -> Text:
         """``+ from 12 % (1.2 s) to 20 % (2 s) of its group: +8.0 points``."""

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from dstack.analysis.history.task_time import Interval, TaskTime
+from dstack.analysis.stacks.hot_lines import HotFile, HotLine, hot_files
+from dstack.analysis.stacks.icicle import Measure, weigh_by
+from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import ProfileInterval, halves, profile_stacks, stacks_in_time, whole
 from dstack.analysis.stacks.stack_tree import ByRanks, Grouping, grouping_in_words
 from dstack.analysis.stacks.weighted_stacks import (
     RecordedGrouping,
-    Side,
     WeightedStacks,
     WeightedTree,
     by_function,
+    functions_of,
     recorded_stacks,
-    stacks_around,
     stacks_of,
 )
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model.profile import PathStep, Profile, Sampled
+from dstack.model.profile import Profile, Sampled
 from dstack.model.recording import Recording
-from dstack.report.stacks_text import short
+from dstack.report.profile_text import steps_in_words
+from dstack.report.rich_text import SafeText
 from dstack.report.summaries import no_history
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
-from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, no_drawing, share
-from dstack.tui.views.profile_lines import profile_lines
+from dstack.tui.views.flame_drawings import Drawing, StacksDrawing, WeightedDrawing, no_drawing, share
+from dstack.tui.widgets.outline import Line
 from dstack.words import duration, plural
 
 DataName = Literal["stacks", "task time", "recording"]
@@ -34,8 +37,16 @@ Part = Literal["", "last half", "first half"]
 PARTS: tuple[Part, ...] = ("", "last half", "first half")
 LENGTHS_S: tuple[float, ...] = (600, 60, 10, 1)
 """The lengths of intervals, besides all of the history and a half of it."""
+NO_TASK = "No task ran in this interval. p, < and > select another."
 FEW_TAKEN = 0.95
 """A recording with a smaller part of its samples says so."""
+
+BAR_WIDTH = 20
+OWN, BELOW = "█", "▒"
+"""Of a bar: the time in which the last frame is there, and the other time of the paths through a line."""
+HEIGHTS = "▁▂▃▄▅▆▇█"
+MOST_COLUMNS = 100
+NO_LINES = "No frame of the application was sampled."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +55,8 @@ class FlameSelection:
 
     ``length_s`` and ``moves`` choose the interval of a history: None for all, 0 for a half, and how many lengths before
     its end it ends. ``baseline`` and ``recorded_baseline`` are compared with, and so is the interval before, if
-    ``is_compared``. ``part`` is a part of a profile, and ``around`` a function whose callers or callees are drawn. With
-    ``is_of_lines`` also its lines are made.
+    ``is_compared``. ``part`` is a part of a profile.
+    With ``is_of_lines`` also its lines are made, with ``is_around`` a list of functions.
     """
 
     data: DataName
@@ -61,8 +72,14 @@ class FlameSelection:
     moves: int = 0
     part: Part = ""
     in_order: bool = False
-    around: tuple[PathStep, Side] | None = None
+    is_around: bool = False
     is_of_lines: bool = False
+    measure: Measure = "executions"
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether to draw the order of time; comparisons and functions have none."""
+        return self.in_order and not self.is_compared and not self.is_around
 
 
 def drawing_of(selection: FlameSelection) -> Drawing:
@@ -72,10 +89,19 @@ def drawing_of(selection: FlameSelection) -> Drawing:
     if selection.snapshot is None:
         return no_drawing(NO_SNAPSHOT)
     analysed = selection.snapshot.analysed
-    return _compared_stacks(selection, analysed) if selection.data == "stacks" else _task_time(selection, analysed)
+    if selection.data == "task time":
+        return _task_time(selection, analysed)
+    return _compared_stacks(selection, analysed) if selection.is_compared else _stacks(selection, analysed)
 
 
-# Stacks of two snapshots
+# Stacks of one or two snapshots
+
+
+def _stacks(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
+    """The stacks of a snapshot, with their functions."""
+    one = StacksDrawing(analysed.stacks, selection.grouping, selection.measure, selection.is_whole)
+    counted = filter(weigh_by(selection.measure), analysed.stacks.running(whole=selection.is_whole).executions)
+    return _compared(selection, [stacks_of("stacks", counted, _by(selection.grouping))], one.head)
 
 
 def _compared_stacks(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
@@ -97,10 +123,12 @@ def _by(grouping: Grouping | None) -> tuple[Grouping, ...]:
 
 
 def _compared(selection: FlameSelection, stacks: Sequence[WeightedStacks], head: Sequence[str]) -> WeightedDrawing:
+    """The drawing of stacks, or of the first ones compared with the second ones."""
+    stacks = by_function(*stacks) if selection.is_around else stacks
     now, baseline = stacks[0], stacks[1] if len(stacks) > 1 else None
-    in_order = selection.in_order and baseline is None
-    tree = WeightedTree(now, baseline, by_baseline=selection.by_baseline, in_order=in_order)
-    return WeightedDrawing(tree, tuple(head), "Nothing here. x, p and d select other data.")
+    tree = WeightedTree(now, baseline, by_baseline=selection.by_baseline, in_order=selection.is_in_order)
+    functions = functions_of(now) if selection.is_around else ()
+    return WeightedDrawing(tree, head, "Nothing here. x, p and d select other data.", functions=functions)
 
 
 def _comparison(selection: FlameSelection, now: WeightedStacks, before: WeightedStacks) -> list[str]:
@@ -123,15 +151,11 @@ def _grouped(selection: FlameSelection) -> str:
 
 
 def _sampled(selection: FlameSelection) -> Drawing:
-    """The drawing of a recording or a profile, around one function if one is chosen."""
+    """The drawing of a recording or a profile."""
     if selection.recording is None:
         return no_drawing("No recording or profile was opened: dstack tui RECORDING.json.gz")
     is_profile = isinstance(selection.recording.recording, Profile)
     stacks, head = _profiles(selection) if is_profile else _recordings(selection)
-    if selection.around is not None:
-        step, side = selection.around
-        stacks = [stacks_around(one, step, side) for one in stacks]
-        head.insert(0, f"{side.capitalize()} of {short(step.name)}")
     drawing = _compared(selection, stacks, head)
     sampled = selection.recording.recording
     return _with_source(drawing, sampled, selection) if isinstance(sampled, Profile) else drawing
@@ -175,10 +199,10 @@ def _profiles(selection: FlameSelection) -> tuple[Sequence[WeightedStacks], list
         stacks = by_function(*map(profile_stacks, profiles))
         head[0] += f" compared with {_about(opened[1])}"
     else:
-        make = stacks_in_time if selection.in_order else profile_stacks
+        make = stacks_in_time if selection.is_in_order else profile_stacks
         stacks = [make(profiles[0], part_of(profiles[0], selection.part))]
         head[0] += f": {selection.part}" if selection.part else ""
-        head.append("in the order of time" if selection.in_order else "widest first")
+        head.append(_order(selection))
     if selection.is_compared:
         head += [_width(selection), "+ - = by share"]
     return stacks, [*head, *_failures(profiles)]
@@ -222,19 +246,22 @@ def _task_time(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing
         return no_drawing(no_history(analysed.snapshot))
     interval = interval_of(time, selection.length_s, selection.moves)
     intervals = [interval, interval.moved(-1)] if selection.is_compared else [interval]
-    stacks = [time.stacks(one, selection.grouping) for one in intervals]
+    make = time.stacks_in_order if selection.is_in_order else time.stacks
+    stacks = [make(one, selection.grouping) for one in intervals]
     runs = [time.runs(one, selection.grouping) for one in intervals]
     head = [f"Task time: {interval_in_words(time, interval)}"]
     if selection.is_compared:
         head[0] += f", compared with the {_length(interval)} before"
         head += _comparison(selection, *stacks)
     else:
-        head.append(_grouped(selection))
-    tree = WeightedTree(stacks[0], stacks[1] if selection.is_compared else None, by_baseline=selection.by_baseline)
+        head += [_order(selection), _grouped(selection)]
     head += _left_out(selection, time, interval, analysed)
-    return WeightedDrawing(
-        tree, tuple(head), "No task ran in this interval. p, < and > select another.", runs[0], runs[-1]
-    )
+    drawing = _compared(selection, stacks, head)
+    return replace(drawing, empty=NO_TASK, runs=runs[0], runs_before=runs[-1])
+
+
+def _order(selection: FlameSelection) -> str:
+    return "in the order of time" if selection.is_in_order else "widest first"
 
 
 def _left_out(selection: FlameSelection, time: TaskTime, interval: Interval, analysed: AnalysedSnapshot) -> list[str]:
@@ -278,3 +305,51 @@ def interval_in_words(time: TaskTime, interval: Interval) -> str:
 
 def _length(interval: Interval) -> str:
     return duration(interval.length_us / 1_000_000)
+
+
+# The lines of a profile
+
+
+def profile_lines(profile: Profile, within: ProfileInterval) -> Iterator[Line]:
+    """The steps of its loops, and the files with the most time in an interval, each with its lines."""
+    for found in iterations_of(profile):
+        head, *others = steps_in_words(found)
+        place = (found.place.file, found.place.line)
+        children = [Line(f"steps/{found.root}/bars", SafeText(_heights(found), "cyan"), data=place)]
+        children += [Line(f"steps/{found.root}/{text}", SafeText(text), hanging_indent=2) for text in others]
+        title = SafeText(f"Steps: {head}", "bold")
+        yield Line(f"steps/{found.root}", title, children, is_open=True, data=place, hanging_indent=2)
+    for file in hot_files(profile, within=within):
+        title = SafeText().append(file.file, "bold").append(f"  {_percent(file, file.weight_us).strip()}", "dim")
+        lines = tuple(row for line in file.lines for row in _rows(file, line))
+        yield Line(f"lines/{file.file}", title, lines, is_open=True, data=(file.file, 1))
+
+
+def _heights(found: Iterations) -> str:
+    """A column for each of the last iterations, as high as it was long."""
+    longest_us = found.longest.length_us
+    return "".join(
+        HEIGHTS[round(one.length_us / longest_us * (len(HEIGHTS) - 1))] for one in found.each[-MOST_COLUMNS:]
+    )
+
+
+def _rows(file: HotFile, line: HotLine) -> Iterator[Line]:
+    """A line of source; before it a mark for those that are left out."""
+    key = f"lines/{file.file}/{line.number}"
+    if line.is_after_gap and line is not file.lines[0]:
+        yield Line(f"{key}/gap", SafeText(" " * (22 + BAR_WIDTH) + "⋮", "dim"))
+    text = SafeText().append(f"{_percent(file, line.weight_us)} {_percent(file, line.own_us)} ")
+    text.append(_bar(file, line), "cyan").append(f" {line.number:>5}  ", "dim")
+    text.append("not read" if line.text is None else line.text, "" if line.weight_us else "dim")
+    location = (file.file, line.number)
+    yield Line(key, text, data=location)
+
+
+def _percent(file: HotFile, weight_us: int) -> str:
+    return f"{file.share(weight_us):5.1f} %" if weight_us else " " * 7
+
+
+def _bar(file: HotFile, line: HotLine) -> str:
+    """As wide as the share of the line; the part of its own time is solid."""
+    own, whole = (round(BAR_WIDTH * file.share(one) / 100) for one in (line.own_us, line.weight_us))
+    return (OWN * own + BELOW * (whole - own)).ljust(BAR_WIDTH)

@@ -17,8 +17,9 @@ from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation, following
 from dstack.tui.views.flame_data import FlameDataView
-from dstack.tui.views.flame_drawings import Drawing, row_as_text
-from dstack.tui.views.profile_lines import NO_LINES
+from dstack.tui.views.flame_drawings import Drawing, WeightedDrawing, row_as_text
+from dstack.tui.views.flame_functions import Functions
+from dstack.tui.views.flame_selection import NO_LINES
 from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.outline import Detail, Outline
@@ -80,7 +81,9 @@ class FlameView(FlameDataView):
     one, and x draws the widths of before.
 
     Profiles are drawn from the driver down through its waits; colours show what runs, sleeps, waits or queues. z draws
-    the order of time, p a half, v compares the halves or two profiles, c shows callees and callers of a function.
+    the order of time, p a half, v compares the halves or two profiles.
+
+    c lists all functions by their shares, with the callers of the selected one above it and its callees below; x sorts.
     """
 
     CSS_PATH = "flame.tcss"
@@ -92,7 +95,7 @@ class FlameView(FlameDataView):
             "measure",
             "Width",
             id="own.measure",
-            tooltip="Width by all executions, by waiting ones or by running ones; of a comparison: now or before",
+            tooltip="Width by all, waiting or running executions; of a comparison now or before; order of functions",
         ),
         GROUP,
         WHOLE,
@@ -108,24 +111,51 @@ class FlameView(FlameDataView):
         self._zoom = Zoom()
         self._words: tuple[str, ...] = ()
         self._is_of_lines = False
+        self._step: PathStep | None = None
+        self._place: PathStep | None = None
 
     # The view
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="head")
-        yield Chart(empty="")
+        yield Chart(id="icicle", empty="")
         yield Outline(id="lines", empty=NO_LINES)
         yield Detail(id="figures")
 
     def use(self, drawing: Drawing) -> None:
         """Draw this; zoom and selection stay with their branches."""
         self.drawing = drawing
+        self.set_class(self.profile is not None, "with-states")
         self._lines.show(drawing.lines)
-        if self._lines.display != self.is_of_lines:
-            self._lines.display, self._chart.display = self.is_of_lines, not self.is_of_lines
-            (self._lines if self.is_of_lines else self._chart).focus()
+        is_icicle = not self.is_of_lines and not self.is_of_functions
+        if self._chart.display != is_icicle or self._lines.display != self.is_of_lines:
+            self._chart.display, self._lines.display = is_icicle, self.is_of_lines
+            for functions in self.query(Functions):
+                functions.display = self.is_of_functions
             self.call_after_refresh(self._draw)  # only then the icicle has a width again
+            self.call_after_refresh(self.focus_body)
+        if self.is_of_functions:
+            self.call_later(self._show_functions)
         self._draw()
+
+    @property
+    def is_of_functions(self) -> bool:
+        """Whether functions are listed instead of an icicle."""
+        return isinstance(self.drawing, WeightedDrawing) and bool(self.drawing.functions)
+
+    async def _show_functions(self) -> None:
+        """List the functions, the one of the cell that was selected last first."""
+        if not self.query(Functions):
+            await self.mount(Functions(), after=self._chart)
+            self.focus_body()
+        if isinstance(self.drawing, WeightedDrawing):
+            self._functions.show(self.drawing, self._step)
+            self._step = None
+
+    def action_around(self) -> None:
+        """List the functions, with callers and callees of the selected one; or draw all again."""
+        self._step = self._chart.cell.place if self._chart.cell and not self.is_around else None
+        super().action_around()
 
     def show_all(self) -> None:
         """Leave the zoom."""
@@ -139,13 +169,19 @@ class FlameView(FlameDataView):
         self._words = tuple(text.casefold().split())
         if self.is_of_lines:
             return self._lines.filter(text)
+        if self.is_of_functions:
+            self._show_head()
+            return self._functions.filter(text)
         self._draw()
         return len(self._found())
 
     def _draw(self) -> None:
-        if self._chart.size.width and not self.is_of_lines:
+        if self._chart.size.width and self._chart.display:
             self._draw_icicle()
         self._show_figures(self._chart.cell)
+        self._show_head()
+
+    def _show_head(self) -> None:
         head = self.query_one("#head", Static)
         head.update(self._head())
         head.set_class(self.is_compared, "compared")
@@ -154,7 +190,6 @@ class FlameView(FlameDataView):
         drawing = self.drawing
         branches = self._zoom.branches(drawing.root, drawing.weights)
         self.icicle = icicle(branches, drawing.weights, self._chart.size.width, in_order=drawing.in_order)
-        self._chart.set_class(self.profile is not None, "with-states")
         self._chart.empty = drawing.empty
         self._chart.show(self.icicle, drawing.label, set(self._found()), drawing.tone)
 
@@ -169,13 +204,21 @@ class FlameView(FlameDataView):
 
     @property
     def _chart(self) -> Chart:
-        return self.query_one(Chart)
+        return self.query_one("#icicle", Chart)
+
+    @property
+    def _functions(self) -> Functions:
+        return self.query_one(Functions)
 
     def _head(self) -> Text:
         """The zoom, what is drawn, and what is left out."""
         parts = list(self.drawing.head)
         if self.is_of_lines and parts:
             return SafeText(f"Lines of {parts[0]}")
+        if self._words:
+            parts.insert(0, self._matched())
+        if self.is_of_functions:
+            return SafeText("  ".join(["Functions", *parts]))
         if not self.icicle.to_scale:
             parts.insert(0, "NOT TO SCALE: all frames are narrow")
         if paths := self._zoom.paths:
@@ -184,13 +227,31 @@ class FlameView(FlameDataView):
             parts.insert(0, f"⌫ all › {zoomed}")
         return SafeText("  ".join(parts))
 
-    @on(Chart.Selected)
+    def _matched(self) -> str:
+        """The share of what is shown that has a frame with the words, each stack counted once."""
+        drawing = self.drawing
+        branches = self._zoom.branches(drawing.root, drawing.weights)
+        matched, shown = (sum(map(of, branches)) for of in (self._weight_matched, drawing.weights.of))
+        return f"matched {100 * matched / shown if shown else 0.0:.1f} %"
+
+    def _weight_matched(self, branch: Any) -> int:
+        return self.drawing.matched(branch, self._words)
+
+    @on(Chart.Selected, "#icicle")
     def show_selected(self, event: Chart.Selected) -> None:
         """Show the figures of the selected cell."""
         self._show_figures(event.cell)
 
+    @on(Functions.Selected)
+    def show_function(self, event: Functions.Selected) -> None:
+        """Show the figures of the selected function."""
+        self._place = event.place
+        self.query_one(Detail).show(event.figures)
+
     def _show_figures(self, cell: IcicleCell[Any] | None) -> None:
-        self.query_one(Detail).show(self._figures(cell) if cell and not self.is_of_lines else ())
+        if not self.is_of_functions:
+            self._place = cell.place if cell else None
+            self.query_one(Detail).show(self._figures(cell) if cell and not self.is_of_lines else ())
 
     def _figures(self, cell: IcicleCell[Any]) -> list[Text]:
         return list(self.drawing.figures(cell, self.icicle.weight))
@@ -223,8 +284,17 @@ class FlameView(FlameDataView):
 
     @on(Chart.ZoomedOut)
     def action_zoom_out(self) -> None:
+        if self.is_around:
+            self.action_around()
         self._zoom.out()
         self._draw()
+
+    def action_measure(self) -> None:
+        """Select the next measure of the width, or the order of functions."""
+        if self.is_of_functions:
+            self._functions.sort()
+        else:
+            super().action_measure()
 
     def action_found(self, by: int) -> None:
         found = self._found()
@@ -249,10 +319,6 @@ class FlameView(FlameDataView):
             self.app.screen.offer(self.host.shown)
             self.app.screen.reveal_branch(path, self.grouping, is_whole=self.is_whole)
 
-    def selected_step(self) -> PathStep | None:
-        """The function or state that is selected, if one is."""
-        return self._chart.cell.place if self._chart.cell else None
-
     # Requests of the application
 
     def to_copy(self) -> str | None:
@@ -260,8 +326,8 @@ class FlameView(FlameDataView):
         if self.is_of_lines:
             return self._lines.cursor_line.text.plain if self._lines.cursor_line else None
         cell = self._chart.cell
-        if cell is None:
-            return None
+        if cell is None or self.is_of_functions:
+            return self.query_one(Detail).text.plain or None
         path = cell.branches[0].path
         above = [f"{step.name}  {frame_location(step)}" if step.file else step.name for step in path]
         return "\n".join([*(line.plain for line in self._figures(cell)), *map(visible, above)])
@@ -270,6 +336,8 @@ class FlameView(FlameDataView):
         """The icicle as lines of text."""
         if self.is_of_lines:
             return f"{self._head().plain}\n{self._lines.as_text()}"
+        if self.is_of_functions:
+            return f"{self._head().plain}\n{self._functions.as_text()}"
         weights = self.drawing.weights
         branches = self._zoom.branches(self.drawing.root, weights)
         drawn = icicle(branches, weights, TEXT_WIDTH, in_order=self.drawing.in_order)
@@ -279,5 +347,4 @@ class FlameView(FlameDataView):
         """The line of code of the selected frame."""
         if self.is_of_lines:
             return self._location
-        place = self._chart.cell.place if self._chart.cell else None
-        return (place.file, place.line) if place and place.file else None
+        return (self._place.file, self._place.line) if self._place and self._place.file else None

@@ -1,4 +1,4 @@
-"""An icicle: rows of frames, each as wide as its weight. Only the rows on the screen are drawn."""
+"""An icicle: rows of frames, each as wide as its weight, downward or upward. Only rows on the screen are drawn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ class Chart(ScrollView, can_focus=True):
     class Selected(Message):
         """Another cell is selected, or none is left."""
 
+        chart: Chart
         cell: IcicleCell[Any] | None
+
+        @property
+        def control(self) -> Chart:
+            """The chart that posted the message."""
+            return self.chart
 
     @dataclass
     class Chosen(Message):
@@ -77,9 +83,10 @@ class Chart(ScrollView, can_focus=True):
     class ZoomedOut(Message):
         """The right button was clicked, which zooms out."""
 
-    def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
+    def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.", is_upward: bool = False) -> None:
         super().__init__(id=id)
         self.empty = empty
+        self._is_upward = is_upward
         self._icicle: Icicle[Any] = NOTHING
         self._label: Callable[[IcicleCell[Any]], str] = lambda cell: cell.label
         self._tone: Callable[[IcicleCell[Any]], str] = _no_tone
@@ -121,15 +128,19 @@ class Chart(ScrollView, can_focus=True):
         is_other = cell != self.cell
         self.cell = cell
         if cell is not None:
-            self.scroll_to_region(Region(0, cell.depth, 1, 1), animate=False, force=True)
+            self.scroll_to_region(Region(0, self._turned(cell.depth), 1, 1), animate=False, force=True)
         if is_other:
             self.refresh()
-            self.post_message(self.Selected(cell))
+            self.post_message(self.Selected(self, cell))
+
+    def _turned(self, row: int) -> int:
+        """The line of a row, or the row of a line; upward the first row is the last line."""
+        return max(len(self._icicle.rows), self.size.height) - 1 - row if self._is_upward else row
 
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        row, width = y + self.scroll_offset.y, self.size.width
+        row, width = self._turned(y + self.scroll_offset.y), self.size.width
         if row >= len(self._icicle.rows):
             text = "" if self._icicle.rows else row_of(self.empty, y, width)
             return Strip([Segment(set_cell_size(text, width), self.rich_style + Style(dim=True))], width)
@@ -166,6 +177,7 @@ class Chart(ScrollView, can_focus=True):
         """Select the cell above, or the widest cell below."""
         if self.cell is None:
             return
+        by = -by if self._is_upward else by
         row = self.cell.depth + by
         if not 0 <= row < len(self._icicle.rows):
             return
@@ -191,7 +203,7 @@ class Chart(ScrollView, can_focus=True):
         before = None
         while before != self.cell:
             before = self.cell
-            self.action_across(1)
+            self.action_across(-1 if self._is_upward else 1)
 
     def action_choose(self) -> None:
         if self.cell is not None:
@@ -202,7 +214,7 @@ class Chart(ScrollView, can_focus=True):
         if event.button == RIGHT:
             self.post_message(self.ZoomedOut())
             return
-        cell = self._icicle.at(event.y + self.scroll_offset.y, event.x)
+        cell = self._icicle.at(self._turned(event.y + self.scroll_offset.y), event.x)
         if cell is None:
             return
         if cell == self.cell:
