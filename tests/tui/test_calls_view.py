@@ -118,10 +118,10 @@ def test_each_column_sorts_callers_and_callees(pipeline: Snapshot) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
         names = [column.name for column in COLUMNS]
         for _ in range(names.index("fail")):
-            await pilot.press("c")
+            await pilot.press("greater_than_sign")
         assert view.sorted_by.name == "fail"
         assert shown(view)[:3][2] == "→ prepare"
-        await pilot.press("C", "C", "C")
+        await pilot.press(*["less_than_sign"] * 3)
         assert view.sorted_by.name == "/s"
         (choice,) = (one for one in view.choices() if one.title == "Sort by max")
         choice.callback()
@@ -156,7 +156,7 @@ def test_keys_go_to_the_stack_of_a_running_call_and_to_waits(
         await go_to_line(view, pilot, "■ → Trainer")
         await pilot.press("x")
         await go_to_line(view, pilot, "✖ waits for Trainer: 1 × await")
-        await pilot.press("enter", "x")
+        await pilot.press("w", "enter")
         await go_to_line(view, pilot, "→ tokenize")
         assert not view.check_action("stack", ())
         assert not view.check_action("waits", ())

@@ -160,7 +160,7 @@ def test_keys_fold_lines_and_go_to_other_views(monkeypatch: pytest.MonkeyPatch) 
         await pilot.press("enter")
 
         key = scene.clerk.key
-        assert visited[:3] == [("stacks", key), ("waits", key), ("waits", key)]
+        assert visited[:3] == [("stacks", key), ("waits", key), ("stacks", key)]
         assert visited[3][0] == "waits"
 
     scene = Shop()

@@ -145,7 +145,7 @@ def test_v_compares_with_the_interval_before() -> None:
         await press(pilot, "j", "j")
         assert "+ from 54 % (14 s of 26 s) to 88 % (30 s of 34 s)" in figures(view)
         assert "2 attempts ran for 16 s together; before: 2 attempts ran for 8.0 s together" in figures(view)
-        await press(pilot, "x")
+        await press(pilot, "m")
         await drawn(pilot, view, "Width: before")
         assert "- Trainer.step 6.0 s" in screen_text(app), "it is only in the interval before"
         await press(pilot, "v")
@@ -193,7 +193,7 @@ def test_without_a_history_the_view_says_so() -> None:
         await drawn(pilot, view, NO_HISTORY)
         assert NO_HISTORY in screen_text(app)
         assert READING not in screen_text(app)
-        await press(pilot, "p", "less_than_sign", "v", "b", "x", "j", "enter", "backspace", "y", "n")
+        await press(pilot, "p", "less_than_sign", "v", "b", "m", "j", "enter", "backspace", "y", "n")
 
     in_flame(body, Files("bare.json", [replace(pipeline(), history=None)]))
 
@@ -243,7 +243,7 @@ def test_recordings_alone_open_in_the_flame_view_compared() -> None:
         await drawn(pilot, view, "Recording after.json.gz (10 s)  40 samples  by class")
         assert labels(view)[2] == ["train", "train"], "without a comparison, lines are distinguished"
         assert view.to_open() == ("/srv/app/train.py", 10)
-        await press(pilot, "w")
+        await press(pilot, "W")
         await until(pilot, lambda: labels(view)[2] == ["ray_main_loop"])
         await press(pilot, "b")
         await drawn(pilot, view, "by rank")

@@ -136,7 +136,7 @@ def test_x_counts_all_waiting_or_running_executions() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         weights = [(head(view).split("  ")[0], view.icicle.weight)]
         for _ in range(2):
-            await press(pilot, "x")
+            await press(pilot, "m")
             weights.append((head(view).split("  ")[0], view.icicle.weight))
         assert weights == [
             ("Width: all threads and coroutines", 11),
@@ -153,9 +153,9 @@ def test_without_running_executions_a_hint_is_shown() -> None:
     driver.gets(scene.task("work", by=driver))
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
-        await press(pilot, "x", "x")
+        await press(pilot, "m", "m")
         assert "No such executions" in screen_text(app)
-        await press(pilot, "j", "l", "enter", "G", "y", "n", "t")
+        await press(pilot, "j", "l", "enter", "G", "y", "n", "x")
 
     in_flame(scene.snapshot(), body)
 
@@ -180,7 +180,7 @@ def test_w_shows_whole_stacks() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         assert "folded" in head(view)
         before = len(view.icicle.rows)
-        await press(pilot, "w")
+        await press(pilot, "W")
         assert len(view.icicle.rows) > before
         assert "folded" not in head(view)
 
@@ -206,7 +206,7 @@ def test_the_filter_marks_matches_and_n_selects_the_next() -> None:
 
 def test_t_goes_to_the_branch_in_the_stacks_view() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
-        await press(pilot, "G", "t")
+        await press(pilot, "G", "x")
         await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.is_merged)
         assert isinstance(app.screen, StacksView)
         assert "9 × threading.Barrier.wait" in at(tree(app.screen))
@@ -289,7 +289,7 @@ def test_labels_from_a_target_are_harmless() -> None:
         text = screen_text(app)
         assert "\x1b" not in text
         assert "[red]\\x1b[31mevil" in text
-        await press(pilot, "t")
+        await press(pilot, "x")
         await until(pilot, lambda: isinstance(app.screen, StacksView))
         assert "[red]\\x1b[31mevil" in screen_text(app)
 
@@ -299,6 +299,6 @@ def test_labels_from_a_target_are_harmless() -> None:
 def test_an_empty_snapshot_is_shown_as_such() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         assert "No such executions" in screen_text(app)
-        await press(pilot, "j", "k", "h", "l", "g", "G", "enter", "backspace", "x", "b", "w", "n", "y")
+        await press(pilot, "j", "k", "h", "l", "g", "G", "enter", "backspace", "m", "b", "W", "n", "y")
 
     in_flame(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)

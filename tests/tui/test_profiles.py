@@ -111,7 +111,7 @@ def test_c_lists_functions_with_the_callers_and_callees_of_the_selected_one() ->
         ]
         await press(pilot, "enter", "j", "enter")
         assert figures(view) == "time.sleep\ntotal 12 s = 75 %  self 12 s = 75 %", "a callee is the selected function"
-        await press(pilot, "x", "g")
+        await press(pilot, "m", "g")
         assert figures(view).startswith("time.sleep"), "the most time of its own"
         await press(pilot, "backspace")
         await drawn(pilot, view, "Profile slow.json (16 s)")
@@ -142,7 +142,7 @@ def test_two_profiles_are_compared_and_a_recording_beside_them_is_not() -> None:
         assert "+ from 25 % (1.0 s of 4.0 s) to 38 % (6.0 s of 16 s): +12.5 points" in figures(view)
         await press(pilot, "v", "less_than_sign")
         await drawn(pilot, view, "Profile fast.json (4.0 s)")
-        await press(pilot, "less_than_sign", "z", "c", "p", "b", "w")
+        await press(pilot, "less_than_sign", "z", "c", "p", "b", "W")
         await drawn(pilot, view, "before.json.gz (20 s)")
 
     in_profile(body, BEFORE, FAST, SLOW)

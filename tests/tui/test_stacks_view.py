@@ -286,7 +286,7 @@ def test_w_shows_whole_stacks() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m")
         before = texts(tree(view))
-        await press(pilot, "w")
+        await press(pilot, "W")
         assert not any("main_loop" in line for line in before)
         assert any("main_loop" in line for line in texts(tree(view)))
 

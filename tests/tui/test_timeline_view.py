@@ -11,14 +11,16 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory
 from dstack.model.vertex_keys import Key, ThreadKey
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files, Source
 from dstack.tui.views.timeline_texts import attempt_of
 from dstack.tui.views.timeline_view import TimelineView
-from dstack.tui.widgets.gantt import Gantt
+from dstack.tui.widgets.gantt import Gantt, RowDrawing
 from dstack.tui.widgets.outline import Detail
+from tests.paths import RECORDED_CALLS
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import LACK, Gated, Scripted, recorded
@@ -433,6 +435,47 @@ def test_many_attempts_need_as_few_widgets_and_drawn_rows_as_100(many: int) -> N
     for attempts, workers in ((100, 30), (many, 300)):
         in_timeline(history_snapshot(attempts, workers), body)
     assert counts[0][0] == counts[1][0]
+
+
+def test_m_marks_a_range_and_the_pane_sums_what_ran_in_it() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
+        await pilot.press("f", "m")
+        assert detail(view).startswith("Range of 5.0 s from +32.000 s (")
+        assert "1 attempt ran, 1.0 at once on average  1 failed" in detail(view)
+        assert " 100.0 %      5.0 s       1 × train" in detail(view)
+        await pilot.press("h", "m", "l")
+        assert detail(view).startswith("Range of 17 s"), "from the bar before, and ended there"
+        await pilot.press("m")
+        assert detail(view).startswith("train  ")
+        gantt = view.query_one(Gantt)
+        gantt.post_message(Gantt.Dragged(TAKEN_AT - 58, TAKEN_AT - 53))
+        await pilot.pause()
+        assert " 100.0 %      5.0 s       1 × load" in detail(view)
+        await search(pilot, "no-such-word")
+        await pilot.press("escape")
+        assert "Range" not in detail(view)
+
+    in_timeline(Workshop().with_history(), body)
+
+
+def test_lines_lead_to_the_caller_and_to_calls_and_u_and_d_follow_them() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
+        gantt = view.query_one(Gantt)
+        await pilot.press("f")
+        assert "called by driver pipeline.py" in " ".join(detail(view).split())
+        assert "▼" in screen_text(app)
+        await pilot.press("u")
+        assert gantt.row
+        assert gantt.row.title.startswith("driver pipeline.py")
+        assert "driver pipeline.py" in RowDrawing.of(gantt.row, gantt.window, None, view._label).text
+        assert "calls 60 × Store.size" in " ".join(detail(view).split())
+        assert screen_text(app).count("▲") + screen_text(app).count("▼") >= 10, "one for each track with calls"
+        await pilot.press("d")
+        assert "called by driver pipeline.py" in " ".join(detail(view).split())
+        await pilot.press("d")
+        assert not attempt_of(gantt.selection) or app._notifications
+
+    in_timeline(load(RECORDED_CALLS), body)
 
 
 def test_a_cell_with_many_attempts_says_how_many() -> None:

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.model.diagnosis import Entry
+from dstack.model.diagnosis import Entry, Finding
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.verdict_view import FindingSubject, VerdictView
 from dstack.tui.widgets.outline import Outline
-from tests.tui.pilots import running, screen_text
+from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded
 from tests.unit.scenes import Scene
@@ -60,20 +60,27 @@ def test_a_finding_opens_with_the_diagram_of_the_report(size: tuple[int, int]) -
     asyncio.run(body())
 
 
-def test_the_sentences_are_folded_and_complete_when_unfolded() -> None:
+def test_the_sentences_are_folded_without_room_and_complete_when_unfolded() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), (80, 60)) as (app, pilot):
             assert app.shown
             (finding,) = app.shown.analysed.diagnosis.findings
             assert finding.explanation
-            before = " ".join(screen_text(app).split())
+            roomy = " ".join(screen_text(app).split())
+            await pilot.resize_terminal(80, 16)
+            await until(pilot, lambda: not unfolded(app, finding))
             await pilot.press("G", "enter")
-            after = " ".join(screen_text(app).split())
 
-            assert not any(step.text in before for step in finding.explanation)
-            assert all(step.text in after for step in finding.explanation)
+            assert all(step.text in roomy for step in finding.explanation)
+            assert unfolded(app, finding) == len(finding.explanation)
 
     asyncio.run(body())
+
+
+def unfolded(app: DstackApp, finding: Finding) -> int:
+    """The number of sentences about a finding that are unfolded."""
+    lines = [line.text.plain for _, line in app.screen.query_one(Outline).visible_lines]
+    return sum(any(step.text in line for line in lines) for step in finding.explanation)
 
 
 def test_folds_survive_a_resize_of_the_terminal() -> None:
@@ -107,7 +114,9 @@ async def go_to_line(app: DstackApp, words: str) -> None:
     outline.reveal([line.key])
 
 
-def test_enter_on_an_entry_goes_to_its_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_go_to_the_stack_and_the_waits_of_an_entry_or_of_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene = slow_call()
     visited: list[tuple[str, Key]] = []
 
@@ -115,12 +124,12 @@ def test_enter_on_an_entry_goes_to_its_vertex(monkeypatch: pytest.MonkeyPatch) -
         async with running(Files("slow.json", [scene.snapshot()])) as (app, pilot):
             monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
             await go_to_line(app, "Slow.work   ")
-            await pilot.press("enter")
+            await pilot.press("enter", "w", "g", "x")
 
     asyncio.run(body())
 
     (driver, slow) = scene.procs
-    assert visited == [("waits", slow.key)]
+    assert visited == [("stacks", slow.key), ("waits", slow.key), ("stacks", driver.key)]
     assert slow.key != driver.key
 
 

@@ -231,13 +231,13 @@ def test_enter_on_an_entry_without_waiters_goes_to_its_stack(monkeypatch: pytest
     in_waits(scene.sampled_twice(), body)
 
 
-def test_enter_in_the_verdict_goes_to_the_waits() -> None:
+def test_w_in_the_verdict_goes_to_the_waits() -> None:
     async def run() -> None:
         scene = Cycle()
         async with running(Files("f", [scene.sampled_twice()])) as (app, pilot):
             lines = [line for _, line in outline(app).visible_lines]
             at = next(number for number, line in enumerate(lines) if "2  Bob.go   " in line.text.plain)
-            await pilot.press(*["j"] * at, "enter")
+            await pilot.press(*["j"] * at, "w")
             await until(pilot, lambda: app.current_mode == "waits" and outline(app).cursor_line is not None)
             await until(pilot, lambda: branch(app).first == scene.actors_[1].key)
 

@@ -24,7 +24,7 @@ from dstack.report.logs_text import log_rows
 from dstack.report.rich_text import Row, SafeText
 from dstack.tui.snapshot_sources import NumberedSnapshot, OpenedRecording
 from dstack.tui.views.bars import KeyBar, Status, TopBar
-from dstack.tui.widgets.outline import Detail, Outline
+from dstack.tui.widgets.outline import Detail, Line, Outline
 from dstack.words import visible
 
 T = TypeVar("T")
@@ -32,7 +32,21 @@ NO_LOG = "No log of it was read. `dstack logs` reads those of processes that no 
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
 GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
 WHOLE = Binding(
-    "w", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
+    "W", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
+)
+STACK = Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of what is selected")
+WAITS = Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view")
+SORT = Binding(
+    "greater_than_sign", "sort(1)", "Sort", key_display=">", id="own.sort", tooltip="Sort by the next column"
+)
+SORT_BACK = Binding(
+    "less_than_sign",
+    "sort(-1)",
+    "Sort back",
+    key_display="<",
+    show=False,
+    id="own.sort-back",
+    tooltip="Sort by the previous column",
 )
 LOGS = Binding("l", "logs", "Logs", id="own.logs", tooltip="Show the last lines of the logs of its processes")
 """The keys of these views; each view places them among its own, in the order of its footer."""
@@ -291,6 +305,19 @@ class OutlineView(View):
             self.action_clear()
         self.call_after_refresh(self._outline.scroll_to_cursor)  # for a view that was not on the screen before
         return self._outline.reveal(keys)
+
+    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+        """Do with the line what Enter does."""
+        self._choose(event.outline, event.line)
+
+    def _choose(self, outline: Outline, line: Line) -> None:
+        """Fold or unfold a line with lines below it; of another, go to the stack, or if it has none to the waits."""
+        if line.has_children:
+            outline.toggle(line)
+        elif self.stack_vertex is not None:
+            self.action_stack()
+        else:
+            self.action_waits()
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
         """Show the details of the line, and enable the actions that apply to it."""

@@ -24,7 +24,7 @@ from dstack.model.vertex_keys import Key
 from dstack.report import calls_text
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import no_history
-from dstack.tui.views.base import OutlineView, following
+from dstack.tui.views.base import SORT, SORT_BACK, STACK, WAITS, OutlineView, following
 from dstack.tui.widgets.outline import INDENT, Detail, Line, Outline
 from dstack.words import SHOWN, plural, short_duration, size
 
@@ -265,11 +265,11 @@ class CallsView(OutlineView):
     CallsView #columns { height: 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "sort(1)", "Sort", id="own.sort", tooltip="Sort by the next column"),
-        Binding("C", "sort(-1)", "Sort back", show=False, id="own.sort-back", tooltip="Sort by the column before"),
+        SORT,
+        SORT_BACK,
         Binding("i", "instances", "Actors", id="own.instances", tooltip="Show each actor, or one line for each class"),
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of a running call, or of the waiter"),
-        Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+        STACK,
+        WAITS,
     ]
 
     def __init__(self) -> None:
@@ -375,15 +375,6 @@ class CallsView(OutlineView):
         self.call_after_refresh(self._show_head)
 
     # Keys
-
-    def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Fold or unfold the line; go to the waits or the stack of a line without children."""
-        if event.line.has_children:
-            event.outline.toggle(event.line)
-        elif self._row is not None and self._row.is_wait:
-            self.action_waits()
-        else:
-            self.action_stack()
 
     def action_sort(self, by: int) -> None:
         self._sort_by(following(calls_text.COLUMNS, self.sorted_by, by))

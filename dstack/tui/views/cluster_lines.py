@@ -394,7 +394,7 @@ def _pending(one: PendingItem) -> Line:
 
 def _mark(activity: Activity) -> SafeText:
     mark, style = cluster_text.MARKS[activity]
-    return SafeText().append(f"{mark:<8}", style).append(" ")
+    return SafeText().append(f"{mark:<10}", style).append(" ")
 
 
 def _search_text(one: WorkerSummary) -> str:

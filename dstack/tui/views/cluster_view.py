@@ -27,7 +27,7 @@ from dstack.observed.node import Gpu, LogTail
 from dstack.report import cluster_text
 from dstack.report.logs_text import tails_of_workers
 from dstack.report.rich_text import SafeText, place_of
-from dstack.tui.views.base import LOGS, OutlineView, SourceLocation, following
+from dstack.tui.views.base import LOGS, SORT, SORT_BACK, STACK, WAITS, OutlineView, SourceLocation, following
 from dstack.tui.views.cluster_lines import ClusterLines, Columns, column_in_words, mark_of
 from dstack.tui.widgets.outline import INDENT, Detail, Outline
 from dstack.words import visible
@@ -152,29 +152,14 @@ class ClusterView(OutlineView):
     ClusterView #columns { height: 1; padding: 0 1 0 0; text-wrap: nowrap; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of what runs there"),
-        Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+        STACK,
+        WAITS,
         LOGS,
         Binding(
             "b", "group", "Group", id="own.group", tooltip="Group by node, class, placement group, label, or not at all"
         ),
-        Binding(
-            "greater_than_sign",
-            "sort(1)",
-            "Sort",
-            key_display=">",
-            id="own.sort",
-            tooltip="Sort by the next column",
-        ),
-        Binding(
-            "less_than_sign",
-            "sort(-1)",
-            "Sort back",
-            key_display="<",
-            show=False,
-            id="own.sort-back",
-            tooltip="Sort by the previous column",
-        ),
+        SORT,
+        SORT_BACK,
         Binding("v", "reverse", "Reverse", id="own.reverse", tooltip="Reverse the order"),
     ]
 
@@ -273,13 +258,6 @@ class ClusterView(OutlineView):
         self._show_details()
 
     # Lines
-
-    def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Fold or unfold the line; go to the waits of a line without children."""
-        if event.line.has_children:
-            event.outline.toggle(event.line)
-        else:
-            self.action_waits()
 
     def to_export(self) -> str | None:
         """The titles of the columns, and all unfolded lines."""

@@ -123,7 +123,7 @@ class StacksDrawing:
     grouping: Grouping | None
     measure: Measure
     whole: bool
-    empty: str = "No such executions. Press x to count others."
+    empty: str = "No such executions. Press m to count others."
     in_order: bool = False
     lines: Sequence[Line] = ()
 

@@ -83,7 +83,7 @@ class Functions(Horizontal):
 
     @property
     def _columns(self) -> str:
-        total, own = ("  TOTAL", "  SELF▾") if self._is_by_own else (" TOTAL▾", "   SELF")
+        total, own = ("  TOTAL", "  SELF▼") if self._is_by_own else (" TOTAL▼", "   SELF")
         return f"  {total} {own}  FUNCTION"
 
     def _list(self) -> None:

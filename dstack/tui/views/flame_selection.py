@@ -128,7 +128,7 @@ def _compared(selection: FlameSelection, stacks: Sequence[WeightedStacks], head:
     now, baseline = stacks[0], stacks[1] if len(stacks) > 1 else None
     tree = WeightedTree(now, baseline, by_baseline=selection.by_baseline, in_order=selection.is_in_order)
     functions = functions_of(now) if selection.is_around else ()
-    return WeightedDrawing(tree, head, "Nothing here. x, p and d select other data.", functions=functions)
+    return WeightedDrawing(tree, head, "Nothing here. m, p and d select other data.", functions=functions)
 
 
 def _comparison(selection: FlameSelection, now: WeightedStacks, before: WeightedStacks) -> list[str]:

@@ -78,12 +78,12 @@ class FlameView(FlameDataView):
 
     d selects the time of tasks instead: the call tree, as wide as its attempts ran, in an interval that p, [ and ]
     choose. v compares with the interval, the snapshot or the recording before: + has a larger share now, - a smaller
-    one, and x draws the widths of before.
+    one, and m draws the widths of before.
 
     Profiles are drawn from the driver down through its waits; colours show what runs, sleeps, waits or queues. z draws
     the order of time, p a half, v compares the halves or two profiles.
 
-    c lists all functions by their shares, with the callers of the selected one above it and its callees below; x sorts.
+    c lists all functions by their shares, with the callers of the selected one above it and its callees below; m sorts.
     """
 
     CSS_PATH = "flame.tcss"
@@ -91,7 +91,7 @@ class FlameView(FlameDataView):
         Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Zoom into the selected frame"),
         Binding("backspace", "zoom_out", "Out", id="own.out", tooltip="Zoom out again"),
         Binding(
-            "x",
+            "m",
             "measure",
             "Width",
             id="own.measure",
@@ -102,7 +102,7 @@ class FlameView(FlameDataView):
         Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="Go to the next match"),
         Binding("N", "found(-1)", "Previous", show=False, id="own.before", tooltip="Go to the previous match"),
         Binding("L", "lines", "Lines", id="own.lines", tooltip="Steps and source lines of a profile, with their times"),
-        Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="Show this branch in the Stacks view"),
+        Binding("x", "stacks", "Stack", id="own.stack", tooltip="Show this branch in the Stacks view"),
     ]
 
     def __init__(self) -> None:

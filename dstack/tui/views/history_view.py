@@ -34,7 +34,7 @@ from dstack.observed.processes import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.bars import VERDICT_MARKS
-from dstack.tui.views.base import OutlineView, verdict_in_colour
+from dstack.tui.views.base import STACK, WAITS, OutlineView, verdict_in_colour
 from dstack.tui.widgets.gantt import ZOOM
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.tui.widgets.span_chart import Span, SpanChart, SpanRow
@@ -318,7 +318,8 @@ class HistoryView(OutlineView):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", id="own.view", tooltip="Show this snapshot in all views"),
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the selected line"),
+        STACK,
+        WAITS,
         Binding("p", "unpick", "Unpick", id="own.unpick", tooltip="Compare the shown snapshot with the one before"),
         Binding("tab", "other_pane", "Pane", show=False, id="own.pane", tooltip="Go to the chart, or to the list"),
         Binding("plus,equals_sign", "zoom(1)", "In", show=False, key_display="+", id="own.in", tooltip="Zoom in"),
@@ -389,23 +390,23 @@ class HistoryView(OutlineView):
         if self.is_mounted and self._state() != self._drawn:
             self._draw()
 
-    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+    def _choose(self, outline: Outline, line: Line) -> None:
         """Pick a snapshot, fold or unfold a line, or go to a wait or an execution."""
-        data = event.line.data
+        data = line.data
         if isinstance(data, NumberedSnapshot):
             self._picked = [*(number for number in self._picked if number != data.number), data.number][-2:]
             self._draw()
-        elif event.line.has_children:
-            event.outline.toggle(event.line)
+        elif line.has_children:
+            outline.toggle(line)
         elif isinstance(data, WaitChange):
-            self._go_to("waits")
+            self.action_waits()
         elif isinstance(data, ExecutionChange):
-            self._go_to("stacks")
+            self.action_stack()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "view":
             return isinstance(self._data, NumberedSnapshot)
-        if action == "stack":
+        if action in ("stack", "waits"):
             return isinstance(self._data, VertexChange)
         if action == "unpick":
             return bool(self._picked)
@@ -420,6 +421,10 @@ class HistoryView(OutlineView):
     def action_stack(self) -> None:
         """Go to the stack of the wait or execution."""
         self._go_to("stacks")
+
+    def action_waits(self) -> None:
+        """Go to the wait in the Waits view."""
+        self._go_to("waits")
 
     def action_unpick(self) -> None:
         self._picked = []

@@ -19,7 +19,7 @@ from dstack.model.vertex_keys import Key
 from dstack.observed.node import LogTail
 from dstack.report.logs_text import tails_of_workers
 from dstack.report.rich_text import SafeText
-from dstack.tui.views.base import GROUP, LOGS, WHOLE, GroupedView, SourceLocation, following
+from dstack.tui.views.base import GROUP, LOGS, WAITS, WHOLE, GroupedView, SourceLocation, following
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page, target_key
 from dstack.tui.views.stacks_trees import NO_WORDS, About, MergedTree, ProcessTree, branch_key, branch_keys, stack_keys
 from dstack.tui.widgets.outline import Line, Outline
@@ -112,6 +112,7 @@ class StacksView(GroupedView):
         Binding(
             "m", "merge", "Merge", id="own.merge", tooltip="Merge all stacks into one tree, or list them by process"
         ),
+        WAITS,
         LOGS,
         Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only marked ones are merged"),
         GROUP,
@@ -306,6 +307,11 @@ class StacksView(GroupedView):
         return set(about.workers)
 
     @property
+    def waits_vertex(self) -> Key | None:
+        """The vertex of the stack that the page shows."""
+        return self.trail[-1].vertex if self.trail else None
+
+    @property
     def log_tails(self) -> Sequence[LogTail]:
         """The logs of the workers of the line in the tree."""
         workers = self._workers_of(self._tree.cursor_line)
@@ -325,7 +331,9 @@ class StacksView(GroupedView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable the actions on the merged tree only there."""
-        return self.is_merged if action in ("group", "whole", "outlier") else True
+        if action in ("group", "whole", "outlier"):
+            return self.is_merged
+        return super().check_action(action, parameters)
 
     # Requests of the application and of other views
 

@@ -22,7 +22,7 @@ from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Groupi
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
 from dstack.report.summaries import no_history
-from dstack.tui.views.base import SourceLocation, View, following
+from dstack.tui.views.base import STACK, WAITS, SourceLocation, View, following
 from dstack.tui.views.timeline_texts import (
     COLOURINGS,
     ON_PATH,
@@ -165,8 +165,8 @@ class TimelineView(View):
         ),
         Binding("u", "caller", "Caller", show=False, id="own.caller", tooltip="Go to the caller of this attempt"),
         Binding("d", "callee", "Callee", show=False, id="own.callee", tooltip="Go to the first call of this attempt"),
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the running attempt"),
-        Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+        STACK,
+        WAITS,
     ]
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from dstack.report.logs_text import tails_of_finding, tails_of_workers
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
-from dstack.tui.views.base import LOGS, OutlineView, SourceLocation, marked, verdict_in_colour
+from dstack.tui.views.base import LOGS, STACK, WAITS, OutlineView, SourceLocation, marked, verdict_in_colour
 from dstack.tui.views.overview import Overview
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.words import plural
@@ -48,11 +48,12 @@ class FindingSubject:
 class VerdictView(OutlineView):
     """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold; l shows its logs.
 
-    Enter on an entry goes to it in the Waits view; o opens its line of code. Findings are marked as new or changed
+    Enter on an entry goes to its stack, w to its waits, o opens its line of code; on a finding, x, w and o go to its
+    first entry. Findings are marked as new or changed
     since the snapshot before; those that are gone are listed last.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [LOGS]
+    BINDINGS: ClassVar[list[BindingType]] = [STACK, WAITS, LOGS]
 
     def compose_body(self) -> ComposeResult:
         yield Overview()
@@ -60,7 +61,7 @@ class VerdictView(OutlineView):
 
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the findings of the snapshot."""
-        self._outline.show(list(finding_lines(analysed, self.changes)))
+        self._show_lines()
 
     def refresh_top(self) -> None:
         """Show the state of the cluster, too: that of the last poll unless an earlier snapshot is shown."""
@@ -69,20 +70,38 @@ class VerdictView(OutlineView):
             live = None if self.host.status.is_frozen else self.host.activity.latest()
             panels.first().show(self.analysed, live)
 
-    def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Go to the vertex of the line; fold or unfold a line without one."""
-        if self._about.vertex:
-            self.host.go_to("waits", self._about.vertex)
-        else:
-            event.outline.toggle(event.line)
+    def on_resize(self) -> None:
+        """Unfold the details where there is room, once the outline has its new size."""
+        self.call_after_refresh(self._show_lines)
+
+    def _show_lines(self) -> None:
+        """Show the findings, with their details unfolded if all fits on the screen."""
+        if self.analysed is None:
+            return
+        outline = self._outline
+        for has_room in (True, False):
+            outline.show(list(finding_lines(self.analysed, self.changes, has_room=has_room)))
+            if outline.virtual_size.height <= outline.size.height:
+                break
 
     def to_copy(self) -> str | None:
         """The whole finding."""
         return finding_text(self._about.finding, self.app.console) if self._about.finding else None
 
     def to_open(self) -> SourceLocation | None:
-        """The line of code of the entry."""
-        return self._about.location
+        """The line of code of the entry; of a finding, that of its first entry."""
+        return self._entry.location
+
+    @property
+    def stack_vertex(self) -> Key | None:
+        """The execution of the entry, unless it has no stack."""
+        vertex = self.waits_vertex
+        return vertex if vertex and self.analysed and self.analysed.stacks.pages.page(vertex) else None
+
+    @property
+    def waits_vertex(self) -> Key | None:
+        """The vertex of the entry; of a finding, that of its first entry."""
+        return self._entry.vertex
 
     @property
     def log_tails(self) -> Sequence[LogTail]:
@@ -95,11 +114,22 @@ class VerdictView(OutlineView):
         return tails_of_finding(self.analysed, self._about.finding) if self._about.finding else ()
 
     @property
+    def _entry(self) -> FindingSubject:
+        """The entry under the cursor, or the first one of the finding."""
+        about = self._about
+        if about.vertex is not None or about.finding is None:
+            return about
+        rows = (FindingSubject(about.finding, row.vertex, row.place) for row in _rows(about.finding) if row.vertex)
+        return next(rows, about)
+
+    @property
     def _about(self) -> FindingSubject:
         return self._data if isinstance(self._data, FindingSubject) else FindingSubject()
 
 
-def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None) -> Iterator[Line]:
+def finding_lines(
+    analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None, *, has_room: bool = False
+) -> Iterator[Line]:
     """The findings, and those that are gone; without any, what rests or failed; then what could not be read."""
     diagnosis = analysed.diagnosis
     if diagnosis.dumped:
@@ -109,7 +139,7 @@ def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = 
         yield from _lines(analysed, "rests", None, _remarks(diagnosis.explanation))
         yield from _lines(analysed, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
     for number, finding in enumerate(diagnosis.findings, 1):
-        line = _finding(analysed, number, finding)
+        line = _finding(analysed, number, finding, has_room=has_room)
         mark = changes.findings.get(number - 1) if changes else None
         yield replace(line, text=marked(mark, line.text, in_words=True))
     for number, finding in enumerate(changes.gone_findings if changes else ()):
@@ -132,7 +162,7 @@ def _reasons(key: str, reasons: Sequence[str]) -> Iterator[Line]:
         yield Line(f"{key}/more", SafeText(f"{len(reasons) - SHOWN_FAILURES:,} more", "dim"))
 
 
-def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
+def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding, *, has_room: bool) -> Line:
     key = f"{finding.kind}/{number}"
     lead = f"{number}. {finding.kind}: "
     title = SafeText().append(lead, STYLE_OF_VERDICT[verdict_in_colour(finding.kind)]).append(finding.summary, "bold")
@@ -141,7 +171,7 @@ def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
         *_lines(analysed, f"{key}/fix", finding, advice_rows(finding), "bold green"),
         *_lines(analysed, f"{key}/assumed", finding, assumption_rows(finding)),
         *_lines(analysed, f"{key}/remark", finding, _remarks(finding.diagram.remarks)),
-        _details(analysed, f"{key}/details", finding),
+        _details(analysed, f"{key}/details", finding, is_open=has_room),
     ]
     is_open = number <= OPENED_FINDINGS
     return Line(key, title, children, is_open=is_open, data=FindingSubject(finding), hanging_indent=HANG)
@@ -158,15 +188,15 @@ def _remarks(steps: Iterable[Step]) -> Iterator[Row]:
     return (row for step in steps for row in remark_rows(step))
 
 
-def _details(analysed: AnalysedSnapshot, key: str, finding: Finding) -> Line:
-    """All sentences about the finding, folded."""
+def _details(analysed: AnalysedSnapshot, key: str, finding: Finding, *, is_open: bool) -> Line:
+    """All sentences about the finding."""
 
     def lines() -> list[Line]:
         rows = (row for step in finding.explanation for row in remark_rows(step, bullet=BULLET))
         return list(_lines(analysed, key, finding, rows))
 
     title = SafeText().append("Details", "bold").append(f"  {plural(len(finding.explanation), 'sentence')}", "dim")
-    return Line(key, title, lines, data=FindingSubject(finding))
+    return Line(key, title, lines, is_open=is_open, data=FindingSubject(finding))
 
 
 def _lines(

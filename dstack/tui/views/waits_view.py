@@ -23,7 +23,7 @@ from dstack.model.diagnosis import Step, Vertex
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.rich_text import SafeText, location, place_of
-from dstack.tui.views.base import OutlineView, SourceLocation, marked
+from dstack.tui.views.base import STACK, OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import NO_RAIL, Detail, Line, Outline
 from dstack.words import SHOWN, distinct, plural
 
@@ -317,7 +317,7 @@ class WaitsView(OutlineView):
 
     DEFAULT_CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the waiter"),
+        STACK,
         Binding("t", "target", "Target", id="own.target", tooltip="Go to what it waits for"),
         Binding(
             "T",
@@ -345,15 +345,13 @@ class WaitsView(OutlineView):
         self._outline.show(self._lines.lines())
         self._show_details()
 
-    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+    def _choose(self, outline: Outline, line: Line) -> None:
         """Go to the waiter's own entry; else fold or unfold the line; else go to the stack."""
         branch = self._branch
         if branch is not None and branch.place != "here":
             self.reveal(branch.first)
-        elif event.line.has_children:
-            event.outline.toggle(event.line)
         else:
-            self.action_stack()
+            super()._choose(outline, line)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         branch = self._branch

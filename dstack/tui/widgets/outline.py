@@ -31,6 +31,8 @@ MAX_FILTERED = 50_000
 MAX_INDENTED = 16
 """Lines deeper than this are not indented further: their depth is printed before them."""
 MAX_WIDTH = 1_000
+CUT = "…"
+"""The last cell of a row that is wider than the outline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,11 @@ class Outline(ScrollView, can_focus=True):
             Segment(segment.text, style + (_without_colours(segment.style) if is_cursor else segment.style or Style()))
             for segment in text.render(self.app.console)
         ]
-        offset = self.scroll_offset.x
-        return Strip(segments, text.cell_len).crop_extend(offset, offset + self.size.width, style)
+        offset, width = self.scroll_offset.x, self.scrollable_size.width
+        strip = Strip(segments, text.cell_len).crop_extend(offset, offset + width, style)
+        if text.cell_len > offset + width:
+            strip = Strip([*strip.crop(0, width - 1), Segment(CUT, style)], width)
+        return strip.extend_cell_length(self.size.width, style)
 
     def _text_at(self, at: int, y: int) -> Text:
         if at < len(self._rows):
