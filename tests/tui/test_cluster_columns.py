@@ -81,7 +81,7 @@ def test_figures_stand_below_their_titles() -> None:
             end = titles.index(title) + len(title)
             assert row[:end].endswith(f" {figure}")
         assert row_with(view, "pid 7000").count("~10.0") == 1
-        assert row_with(view, "○ idle   worker").split()[-7:] == ["-", "-", "-", "-", "-", "0s", "-"]
+        assert row_with(view, "○ idle     worker").split()[-7:] == ["-", "-", "-", "-", "-", "0s", "-"]
 
     in_cluster(Shop().snapshot(), body)
 

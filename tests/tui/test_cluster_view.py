@@ -128,10 +128,10 @@ def test_nodes_show_their_figures_and_workers_their_activity() -> None:
         assert "3 queued calls" in line_with(view, "actor Clerk 00000000  pid")
         assert "Clerk.stamp waits in ray.get for work  /srv/app/app.py:" in line_with(view, "actor Clerk 00000000  pid")
         assert line_with(view, "work is running").startswith("▶ runs")
-        assert line_with(view, "○ idle   worker")
+        assert line_with(view, "○ idle     worker")
         assert "? not read worker" in line_with(view, "no such process")
         assert "placement group trainers: bundle 0 of 1  CPU 1 of 1 used, 0 free" in line_with(view, "▣")
-        assert "12 × huge asks for 64 CPU, but the most a node has is 4 CPU" in line_with(view, "✖ stuck  task")
+        assert "12 × huge asks for 64 CPU, but the most a node has is 4 CPU" in line_with(view, "✖ stuck    task")
 
     in_cluster(Shop().snapshot(), body)
 

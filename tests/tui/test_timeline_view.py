@@ -442,7 +442,7 @@ def test_m_marks_a_range_and_the_pane_sums_what_ran_in_it() -> None:
         await pilot.press("f", "m")
         assert detail(view).startswith("Range of 5.0 s from +32.000 s (")
         assert "1 attempt ran, 1.0 at once on average  1 failed" in detail(view)
-        assert " 100.0 %      5.0 s       1 × train" in detail(view)
+        assert "100.0 %      5.0 s       1 × train" in detail(view)
         await pilot.press("h", "m", "l")
         assert detail(view).startswith("Range of 17 s"), "from the bar before, and ended there"
         await pilot.press("m")
@@ -450,7 +450,7 @@ def test_m_marks_a_range_and_the_pane_sums_what_ran_in_it() -> None:
         gantt = view.query_one(Gantt)
         gantt.post_message(Gantt.Dragged(TAKEN_AT - 58, TAKEN_AT - 53))
         await pilot.pause()
-        assert " 100.0 %      5.0 s       1 × load" in detail(view)
+        assert "100.0 %      5.0 s       1 × load" in detail(view)
         await search(pilot, "no-such-word")
         await pilot.press("escape")
         assert "Range" not in detail(view)

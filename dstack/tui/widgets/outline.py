@@ -333,7 +333,8 @@ class Outline(ScrollView, can_focus=True):
             Segment(segment.text, style + (_without_colours(segment.style) if is_cursor else segment.style or Style()))
             for segment in text.render(self.app.console)
         ]
-        offset, width = self.scroll_offset.x, self.scrollable_size.width
+        scrollbar = self.scrollbar_size_vertical if self.show_vertical_scrollbar else 0
+        offset, width = self.scroll_offset.x, self.size.width - scrollbar
         strip = Strip(segments, text.cell_len).crop_extend(offset, offset + width, style)
         if text.cell_len > offset + width:
             strip = Strip([*strip.crop(0, width - 1), Segment(CUT, style)], width)
