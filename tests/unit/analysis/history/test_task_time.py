@@ -294,3 +294,12 @@ def test_an_empty_history() -> None:
     assert time.stacks().stacks == ()
     assert time.whole.length_us == 0
     assert Interval(5, 8).moved(-1) == Interval(2, 5)
+
+
+def test_in_the_order_of_time_what_a_caller_calls_stands_as_it_first_ran() -> None:
+    time = TaskTime(
+        history_of([attempt("a", 4, 18, name="b"), attempt("b", 0, 2, name="c"), attempt("c", 5, 6, name="a")])
+    )
+
+    assert [stack.frames[-1].name for stack in time.stacks_in_order().stacks] == ["c", "b", "a"]
+    assert sorted(time.stacks_in_order().stacks, key=str) == sorted(time.stacks().stacks, key=str)

@@ -16,6 +16,7 @@ from dstack.analysis.stacks.weighted_stacks import (
     WeightedTree,
     app_samples,
     by_function,
+    functions_of,
     recorded_stacks,
     stacks_of,
 )
@@ -202,3 +203,14 @@ def test_nothing() -> None:
 
     assert tree.shares([tree.root]) == Shares(0, 0, 0, 0)
     assert tree.shares([tree.root]).change == "same"
+
+
+@given(st.lists(st.tuples(st.text("fgh", min_size=1, max_size=4), st.integers(1, 5))))
+def test_a_function_counts_once_for_each_stack_that_it_is_in(drawn: list[tuple[str, int]]) -> None:
+    stacks = WeightedStacks.summed("drawn", "samples", (((), tuple(map(step, frames)), w) for frames, w in drawn))
+
+    found = {one.step.name: (one.total, one.own) for one in functions_of(stacks)}
+    assert found == {
+        name: (sum(w for frames, w in drawn if name in frames), sum(w for frames, w in drawn if frames[-1] == name))
+        for name in set("".join(frames for frames, _ in drawn))
+    }
