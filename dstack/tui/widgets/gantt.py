@@ -68,16 +68,20 @@ DENSE = 2
 
 @dataclass(frozen=True, slots=True)
 class Glyph:
-    """One cell: its character, the name of its style, and whether the style colours the cell behind it."""
+    """One cell: its character, the name of its style, and whether the style colours the cell behind it.
+
+    ``is_part`` says that the character is the part of a coloured cell that is empty.
+    """
 
     text: str
     style: str = ""
     is_behind: bool = False
+    is_part: bool = False
 
     @property
     def behind(self) -> Literal["", "part", "text"]:
         """What is drawn on the coloured cell: nothing, the empty part of it, or text."""
-        return "" if not self.is_behind else "part" if self.text in time_axis.EIGHTHS else "text"
+        return "" if not self.is_behind else "part" if self.is_part else "text"
 
 
 BLANK = Glyph(" ")
@@ -195,9 +199,9 @@ def _write(glyphs: list[Glyph], column: int, text: str, style: str) -> None:
 
 
 @lru_cache(maxsize=1_000)
-def _glyph(text: str, style: str, is_behind: bool = False) -> Glyph:
+def _glyph(text: str, style: str, is_behind: bool = False, is_part: bool = False) -> Glyph:
     """One object for equal cells, of which a screen has thousands."""
-    return Glyph(text, style, is_behind)
+    return Glyph(text, style, is_behind, is_part)
 
 
 def _bar_glyph(cell: time_axis.BarCell, style: str) -> Glyph:
@@ -209,7 +213,7 @@ def _bar_glyph(cell: time_axis.BarCell, style: str) -> Glyph:
     if cell.is_full or cell.eighths == 8:
         return _glyph("█", style)
     if cell.is_right:
-        return _glyph(time_axis.EIGHTHS[8 - cell.eighths], style, True)
+        return _glyph(time_axis.EIGHTHS[8 - cell.eighths], style, True, True)
     return _glyph(time_axis.EIGHTHS[cell.eighths], style)
 
 
@@ -520,7 +524,7 @@ class Gantt(time_axis.TimeChart):
         glyphs = list(drawing.glyphs) if self._links else drawing.glyphs
         for link in self._links:
             column = window.column(link.at)
-            if 0 <= column < window.columns and (glyph := link.glyph(index, glyphs[column].text == " ")):
+            if 0 <= column < window.columns and (glyph := link.glyph(index, glyphs[column] == BLANK)):
                 glyphs[column] = glyph
         return RowDrawing(glyphs)
 
