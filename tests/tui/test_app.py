@@ -291,7 +291,7 @@ def test_l_says_where_to_find_logs_that_were_not_read() -> None:
 
 def test_help_names_the_keys_and_every_key_is_in_the_command_palette() -> None:
     async def body() -> None:
-        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+        async with running(Files("f", [DEADLOCK]), (120, 50)) as (app, pilot):
             commands = {command.title for command in app.get_system_commands(app.screen)}
             await pilot.press("question_mark")
             assert isinstance(app.screen, Dialog)
