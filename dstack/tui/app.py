@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
 from textual.css.stylesheet import Stylesheet
@@ -95,6 +97,9 @@ TITLE_WIDTH = 20
 """The columns of the names in the command palette."""
 DIALOG_WIDTH, DIALOG_EDGE = 94, 8
 """The most columns of the text of a dialog, and those beside it; as in the style sheet."""
+DARK = "#121212", "#e0e0e0", "#1a1a1a", "#ff6b81", "#98e024", "#fd971f", "#82aaff", "#d58fff", "#58d1eb", "#f6f6ef"
+LIGHT = "#e0e0e0", "#1f1f1f", "#000000", "#a61022", "#2a6118", "#7a4f00", "#1f4fa8", "#7a2e94", "#00587a", "#f7f7f7"
+"""Background, foreground and the named colours; each can be read on all backgrounds of its theme (4.5:1)."""
 MASK_S = 0.02
 """How long a switch between views is hidden at most; Textual's own 0.05 s are half of the time of such a key."""
 
@@ -147,6 +152,12 @@ class CommandLines(SystemCommandsProvider):
 def _command_line(title: Text, does: str) -> Text:
     title.pad_right(max(2, TITLE_WIDTH - title.cell_len))
     return title.append(visible(does), "dim")
+
+
+def _terminal_theme(background: str, foreground: str, *colours: str) -> TerminalTheme:
+    """The named colours of texts, which Rich orders as black, red, green, yellow, blue, magenta, cyan and white."""
+    rgb = [Color.parse(colour).rgb for colour in (background, foreground, *colours)]
+    return TerminalTheme(rgb[0], rgb[1], rgb[2:])
 
 
 class Dialog(ModalScreen[None]):
@@ -238,6 +249,7 @@ class DstackApp(OutputApp):
     def __init__(self, source: Source, recordings: Sequence[OpenedRecording] = ()) -> None:
         super().__init__()
         self.stylesheet = ThemedStyles(self.get_css_variables())
+        self.ansi_theme_dark, self.ansi_theme_light = _terminal_theme(*DARK), _terminal_theme(*LIGHT)
         self.source = source
         self.snapshots: list[NumberedSnapshot] = source.saved.numbered if isinstance(source, Files) else []
         self.recordings: Sequence[OpenedRecording] = tuple(recordings)
@@ -249,6 +261,16 @@ class DstackApp(OutputApp):
         self._replay = Replay(self, self, source.saved.is_prepared if isinstance(source, Files) else _is_in_memory)
         self._answered_at = time.time()
         self._reported: set[int] = set()
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The variables of the theme, with a cursor on which text can be read (4.5:1)."""
+        variables = super().get_css_variables()
+        cursor = {
+            "block-cursor-background": variables["primary-darken-2"],
+            "block-cursor-foreground": "#ffffff",
+            "block-cursor-blurred-background": variables["primary-muted"],
+        }
+        return {**variables, **cursor}
 
     # Snapshots
 

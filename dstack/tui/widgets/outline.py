@@ -31,6 +31,7 @@ MAX_FILTERED = 50_000
 MAX_INDENTED = 16
 """Lines deeper than this are not indented further: their depth is printed before them."""
 MAX_WIDTH = 1_000
+GUIDE = Style(dim=True)
 CUT = "…"
 """The last cell of a row that is wider than the outline."""
 
@@ -204,15 +205,14 @@ class Outline(ScrollView, can_focus=True):
         Binding("left", "fold", "Fold", show=False, id="outline.fold"),
         Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
     ]
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"outline--cursor", "outline--guide", "outline--found"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"outline--cursor", "outline--found"}
     DEFAULT_CSS = """
     Outline { height: 1fr; scrollbar-gutter: stable; }
     Outline > .outline--cursor { background: $block-cursor-blurred-background; text-style: bold; }
     Outline:focus > .outline--cursor {
         background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
     }
-    Outline > .outline--guide { color: $text-muted; }
-    Outline > .outline--found { background: $warning-muted; color: $text; text-style: underline; }
+    Outline > .outline--found { background: $warning-muted; color: $foreground; text-style: underline; }
     """
 
     @dataclass
@@ -348,8 +348,7 @@ class Outline(ScrollView, can_focus=True):
 
     def _text_of(self, row: OutlineRow) -> Text:
         mark = ("▾ " if self._tree.is_unfolded(row.line) else "▸ ") if row.has_mark else "  "
-        guide = self.get_component_rich_style("outline--guide", partial=True)
-        text = Text(row.indent, guide, no_wrap=True, end="").append(mark, guide)
+        text = Text(no_wrap=True, end="").append(row.indent + mark, GUIDE)
         own = row.text.copy()
         own.end = ""
         if self._tree.words:

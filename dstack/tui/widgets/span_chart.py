@@ -59,8 +59,8 @@ class SpanChart(TimeChart):
     SpanChart > .span--unknown { color: $text-accent; }
     SpanChart > .span--running { color: $text-primary; }
     SpanChart > .span--idle { color: $text-success; }
-    SpanChart > .span--unread { color: $text-muted; }
-    SpanChart > .span--title { color: $text; }
+    SpanChart > .span--unread { text-style: dim; }
+    SpanChart > .span--title { color: $foreground; }
     SpanChart > .span--cursor { background: $block-cursor-blurred-background; text-style: bold; }
     SpanChart > .span--selected { background: $block-cursor-background; color: $block-cursor-foreground; }
     """
