@@ -15,6 +15,7 @@ from time import localtime, strftime
 from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.cluster_activity import jobs_in_words
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.profile import Profile, Sampled
 from dstack.report.finding import standing
@@ -34,10 +35,9 @@ from dstack.report.page.profile_section import lines_section, steps_section, tra
 from dstack.report.page.section import ReportData, Section, asset, render
 from dstack.report.profile_text import profile_summary
 from dstack.report.summaries import headline, recording_summary
-from dstack.words import plural, shortly
+from dstack.words import plural
 
 NOTHING = Markup("")
-SHOWN_JOBS = 2
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
     findings_section.section,
     findings_section.possible_section,
@@ -103,7 +103,7 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
         ("Stuck" if diagnosis.is_stuck else "State", _since(diagnosis)),
         ("Members", _members(diagnosis)),
         ("Tasks", _tasks(analysed)),
-        ("Job", _job(diagnosis)),
+        ("Job", _job(analysed)),
         ("Workers and drivers", f"{coverage.workers.observed:,} of {coverage.workers.total:,} observed"),
         ("Nodes", f"{coverage.nodes.observed:,} of {coverage.nodes.total:,} observed"),
         ("Taken", strftime("%Y-%m-%d %H:%M:%S %z", localtime(snapshot.taken_at))),
@@ -121,7 +121,7 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
 def _brief(analysed: AnalysedSnapshot) -> Markup:
     """What the bar shows while the heading is out of sight."""
     diagnosis = analysed.diagnosis
-    job = _job(diagnosis)
+    job = _job(analysed)
     texts = (_since(diagnosis), f"job {job}" if job else "", plural(diagnosis.coverage.nodes.total, "node"))
     return render("brief.html", verdict=diagnosis.verdict, texts=list(filter(None, texts)))
 
@@ -149,10 +149,12 @@ def _tasks(analysed: AnalysedSnapshot) -> str:
     return ", ".join(f"{states[state]:,} {state}" for state in ("running", "pending", "failed"))
 
 
-def _job(diagnosis: Diagnosis) -> str:
+def _job(analysed: AnalysedSnapshot) -> str:
     """The jobs of the first finding, or the one that the diagnosis is of."""
-    jobs = diagnosis.findings[0].jobs if diagnosis.findings else ()
-    return f"{diagnosis.job} only" if diagnosis.job else shortly(jobs, shown=SHOWN_JOBS)
+    diagnosis = analysed.diagnosis
+    ids = (diagnosis.job,) if diagnosis.job else diagnosis.findings[0].jobs if diagnosis.findings else ()
+    jobs = [job for job in analysed.snapshot.jobs if job.job_id in ids]
+    return f"{jobs_in_words(jobs)}{' only' if diagnosis.job else ''}" if jobs else ""
 
 
 def flame_page(flames: Sequence[Flame], title: str, subtitle: str = "", *others: Section | None) -> bytes:

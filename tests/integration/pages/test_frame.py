@@ -77,7 +77,7 @@ def test_the_bar_stays_and_a_finding_is_linked_below_it(page: Any) -> None:
     bar = page.find_element("css selector", ".bar")
     assert page.execute_script(TOP, ".bar") == 0
     wait_until(
-        lambda: bar.text.startswith("DEADLOCK\nsince 08:04:57 (5.4 s)\njob 01000000\n2 nodes\n"),
+        lambda: bar.text.startswith("DEADLOCK\nsince 08:04:57 (5.4 s)\njob pipeline.py (01000000)\n2 nodes\n"),
         deadline_s=READY_S,
         what=lambda: bar.text,
     )
