@@ -280,7 +280,7 @@ def test_a_report_is_printed_if_its_snapshot_cannot_be_saved(tmp_path: Path) -> 
     is_saved, text = _saved(recorded("queue-ray-2.46"), tmp_path / "absent" / "x.json")
 
     assert not is_saved
-    assert text.startswith("The snapshot was not saved. Cannot write")
+    assert text.startswith(f"The snapshot was not saved. {tmp_path / 'absent'}: no such directory.")
 
 
 @pytest.mark.parametrize("options", [[], ["--dstack-timeout=60", "--dstack-check=end"]])
