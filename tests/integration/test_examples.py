@@ -75,7 +75,6 @@ QUICK = (
     "look_alikes/gil_held_in_c",
     "look_alikes/graph_slow_stage",
     "look_alikes/main_awaits_file_watcher",
-    "look_alikes/nested_get",
     "look_alikes/polling_ring",
     "look_alikes/polls_buffer_of_slow_producer",
     "look_alikes/timer_ends_wait",
@@ -85,9 +84,8 @@ QUICK = (
     "self_call",
     "slow_actor_queue",
     "two_actors",
-    "worker_tree",
 )
-"""The simple programs, and one for each way of reading that ``integration/waits`` does not cover, for `make test`.
+"""Simple programs, and one for each way of reading that ``integration/waits`` does not cover, for `make test`.
 
 Of every program a unit test checks the verdict and the report on its recorded snapshot.
 """

@@ -19,7 +19,7 @@ from tests.clusters.ray_clusters import ray_cluster
 from tests.paths import PROGRAMS
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # its snapshot is recorded, for quick tests
 
 REPORTED_S = 60.0
 """Deadline for the events of the program to reach the GCS: workers report once a second."""

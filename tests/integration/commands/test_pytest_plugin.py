@@ -298,6 +298,7 @@ def test_sessions_without_ray_load_nothing_of_it(pytester: pytest.Pytester, opti
     run(pytester, "-W", "error", "--strict-config", "-p", "no:hypothesispytest", *options).assert_outcomes(passed=1)
 
 
+@pytest.mark.exhaustive
 def test_each_explored_test_runs_in_processes_of_its_own(pytester: pytest.Pytester) -> None:
     """No test uses Ray here; each appends a line to a file for each of its runs."""
     pytester.makepyfile(

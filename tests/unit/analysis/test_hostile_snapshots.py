@@ -155,7 +155,13 @@ MADE: dict[str, Callable[[], Json]] = {
 }
 
 
-@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+SLOW = "tasks that each want something else"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [pytest.param(make, id=name, marks=[pytest.mark.exhaustive] * (name == SLOW)) for name, make in MADE.items()],
+)
 def test_an_expensive_snapshot_is_diagnosed_in_bounded_time(made: Callable[[], Json]) -> None:
     began = time.process_time()
 
