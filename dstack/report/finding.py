@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dstack.analysis.findings import is_stuck
+from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.naming import names
-from dstack.model.diagnosis import Diagram, Entry, Finding, Step
+from dstack.model.diagnosis import Diagram, Entry, Finding, FindingKind, Step
 from dstack.report.rich_text import Row, SafeText, place_of
 from dstack.words import capitalised, duration, listed, word
 
@@ -30,9 +30,14 @@ def certainty(finding: Finding) -> str:
     return "suspected: not confirmed by a second sample"
 
 
+def kind_in_words(kind: FindingKind) -> str:
+    """The kind, or ``hang`` for each kind of hang."""
+    return "hang" if verdict_of(kind) == "hang" else kind
+
+
 def titled(finding: Finding) -> str:
     """``deadlock, confirmed by 2 samples``."""
-    return ", ".join(part for part in (finding.kind, certainty(finding)) if part)
+    return ", ".join(part for part in (kind_in_words(finding.kind), certainty(finding)) if part)
 
 
 def status(finding: Finding) -> str:

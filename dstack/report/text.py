@@ -27,7 +27,15 @@ from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
 from dstack.report.check_json import pauses_ms
-from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status, status_sentence
+from dstack.report.finding import (
+    advice_rows,
+    assumption_rows,
+    kind_in_words,
+    picture,
+    remark_rows,
+    status,
+    status_sentence,
+)
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import (
     Row,
@@ -164,7 +172,7 @@ def _print_finding(console: Console, finding: Finding, number: int, above: int) 
     """
     console.print()
     if number > 1:
-        lead = f"{number}. {finding.kind}: "
+        lead = f"{number}. {kind_in_words(finding.kind)}: "
         sure = f" ({text})" if (text := status(finding)) else ""
         title = SafeText(f"{finding.summary}{sure}", "bold")
         print_rows(console, [Row(lead, " " * len(lead), title)])

@@ -21,6 +21,7 @@ from dstack.analysis.views.snapshot_changes import (
 from dstack.analysis.views.snapshot_diff import require_same_cluster
 from dstack.model.diagnosis import Verdict
 from dstack.observed.processes import Frame
+from dstack.report.finding import kind_in_words
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import location
 from dstack.report.summaries import headline
@@ -65,7 +66,7 @@ class PastChart:
         self.places = [FIRST + (LAST - FIRST) * (at - self._began_at) / self._lasts_s for at in taken_at]
         longest = sorted(spans, key=lambda span: span.first - span.last)[:MAX_SPANS]
         self.spans = [
-            PastSpan(verdict_of(span.kind), f"{span.kind}: {span.summary}", *self._ends(span))
+            PastSpan(verdict_of(span.kind), f"{kind_in_words(span.kind)}: {span.summary}", *self._ends(span))
             for span in spans
             if span in longest
         ]
@@ -182,9 +183,9 @@ def _groups(changes: SnapshotChanges, after: AnalysedSnapshot) -> Iterator[Chang
 def _findings(changes: SnapshotChanges, after: AnalysedSnapshot) -> Iterator[tuple[Mark, str]]:
     for number, mark in changes.findings.items():
         finding = after.diagnosis.findings[number]
-        yield mark, f"{finding.kind}: {finding.summary}"
+        yield mark, f"{kind_in_words(finding.kind)}: {finding.summary}"
     for finding in changes.gone_findings:
-        yield "gone", f"{finding.kind}: {finding.summary}"
+        yield "gone", f"{kind_in_words(finding.kind)}: {finding.summary}"
 
 
 def _waits(changes: SnapshotChanges) -> Iterator[tuple[Mark, str]]:

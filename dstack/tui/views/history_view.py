@@ -31,6 +31,7 @@ from dstack.analysis.views.snapshot_diff import (
 from dstack.errors import as_dstack_error
 from dstack.model.diagnosis import VERDICTS, Verdict, Vertex
 from dstack.observed.processes import Frame
+from dstack.report.finding import kind_in_words
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.bars import VERDICT_MARKS
@@ -102,7 +103,7 @@ class VerdictRows:
             yield SafeText(LEGEND, "dim")
             return
         found = self.findings[row - 1]
-        yield SafeText(f"{self._time(found)}  ").append(f"{found.kind}: ", "bold").append(found.summary)
+        yield SafeText(f"{self._time(found)}  ").append(f"{kind_in_words(found.kind)}: ", "bold").append(found.summary)
 
     def _time(self, found: FindingSpan) -> str:
         first, last = self.snapshots[found.first], self.snapshots[found.last]
@@ -133,7 +134,7 @@ def _verdict(at: int, snapshot: NumberedSnapshot) -> Span:
 
 def _row(found: FindingSpan) -> SpanRow:
     style = verdict_in_colour(found.kind)
-    return SpanRow(f"{found.kind}: {found.summary}", [Span(found.first, found.last, STANDS, style)])
+    return SpanRow(f"{kind_in_words(found.kind)}: {found.summary}", [Span(found.first, found.last, STANDS, style)])
 
 
 def snapshot_lines(
@@ -197,7 +198,7 @@ class ComparisonLines:
         side, number = (self.before, found.before) if found.after is None else (self.after, found.after)
         assert number is not None
         finding = side.analysed.diagnosis.findings[number]
-        text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
+        text = _mark(found.change).append(f"{kind_in_words(finding.kind)}: ", "bold").append(finding.summary)
         return Line(f"finding/{found.before}/{found.after}", text, data=found, hanging_indent=12)
 
     def _section(self, key: str, title: str, items: Sequence[T], text_of: Callable[[T, str], Text]) -> Line:

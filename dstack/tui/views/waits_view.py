@@ -21,7 +21,7 @@ from dstack.analysis.views.snapshot_diff import WaitChange
 from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
 from dstack.model.diagnosis import Step, Vertex
 from dstack.model.vertex_keys import Key
-from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
+from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, kind_in_words, titled
 from dstack.report.rich_text import SafeText, location, place_of
 from dstack.tui.views.base import STACK, OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import NO_RAIL, Detail, Line, Outline
@@ -227,7 +227,7 @@ class WaitLines:
         if branch.finding is None:
             return ""
         finding = self.analysed.diagnosis.findings[branch.finding]
-        return f"{finding.kind}, {'confirmed' if finding.confirmed else 'suspected'}: "
+        return f"{kind_in_words(finding.kind)}, {'confirmed' if finding.confirmed else 'suspected'}: "
 
     def _label(self, key: Key) -> str:
         """The label of a vertex, marked as pending if it does not run yet."""
