@@ -245,14 +245,16 @@ def section(data: ReportData) -> Section | None:
 
 
 def _flames(data: ReportData) -> Iterator[Flame]:
+    """Profiles and recordings, the newest first, then what the snapshot has."""
+    left_out = len(data.recordings) - MOST_RECORDINGS
+    notes = (f"{plural(left_out, 'more recording')} left out.",) if left_out > 0 else ()
+    profiles_last = sorted(data.recordings, key=lambda named: isinstance(named[1], Profile))
+    for name, recording in profiles_last[::-1][:MOST_RECORDINGS]:
+        flame = profile_flame(recording, name) if isinstance(recording, Profile) else _recording(name, recording)
+        yield replace(flame, notes=(*flame.notes, *notes))
     yield _stacks(data.stacks)
     if data.analysed.task_time is not None:
         yield _task_time(data, data.analysed.task_time)
-    left_out = len(data.recordings) - MOST_RECORDINGS
-    notes = (f"{plural(left_out, 'more recording')} left out.",) if left_out > 0 else ()
-    for name, recording in data.recordings[:MOST_RECORDINGS]:
-        flame = profile_flame(recording, name) if isinstance(recording, Profile) else _recording(name, recording)
-        yield replace(flame, notes=(*flame.notes, *notes))
 
 
 def _stacks(stacks: ChosenStacks) -> Flame:

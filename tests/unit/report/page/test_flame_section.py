@@ -30,15 +30,15 @@ def test_stacks_task_time_and_recordings_can_be_chosen_and_one_is_shown() -> Non
     page = elements_of(found.body)
 
     assert [one.text for one in page.all("label")] == [
+        "Recording before.json (10 s)",
         "Stacks (3 threads and coroutines)",
         "Task time (14 s)",
-        "Recording before.json (10 s)",
     ]
     assert ["hidden" in one.attributes for one in page.all(class_="flame")] == [False, True, True]
     assert [one for one in page.ids if one.startswith("flame-chart")] == [f"flame-chart-{at}" for at in range(3)]
     boxes = [json.loads(one.text) for one in page.all("script")]
-    assert [one["unit"] for one in boxes] == ["executions", "microseconds", "samples"]
-    assert [one["total"] for one in boxes[2]["orders"]] == [4]
+    assert [one["unit"] for one in boxes] == ["samples", "executions", "microseconds"]
+    assert [one["total"] for one in boxes[0]["orders"]] == [4]
     assert "4 samples of" in page.text
 
 
@@ -64,10 +64,11 @@ def test_nothing_to_draw_is_no_section() -> None:
 
 def test_a_profile_is_drawn_widest_first_and_in_the_order_of_time() -> None:
     turns = in_turn((1, (line(5), GET, SLEEP)), (2, (line(6), ON_CPU)), (3, (line(5), GET, SLEEP)))
-    page = elements_of(section_of(("slow.json", profile_of(turns))).body)
+    page = elements_of(section_of(("slow.json", profile_of(turns)), ("later.json", RECORDED)).body)
 
-    assert [one.text for one in page.all("label")][-2:] == ["Profile slow.json (6.0 s)", "In the order of time"]
-    boxes = json.loads(list(page.all("script"))[-1].text)
+    titles = [one.text for one in page.all("label")]
+    assert (titles[0], titles[-1]) == ("Profile slow.json (6.0 s)", "In the order of time")
+    boxes = json.loads(next(page.all("script")).text)
     names = [[boxes["name"][step] for step in order["step"]] for order in boxes["orders"]]
     assert names == [
         ["driver train.py", "main:5", "ray.get", "time.sleep", "main:6", "on CPU"],
