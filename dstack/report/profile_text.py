@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -10,7 +10,7 @@ from rich.text import Text
 from dstack.analysis.index.shown_frames import MODULE
 from dstack.analysis.stacks.iterations import Iterations, iterations_of
 from dstack.analysis.stacks.profiles import Chain, chains_of, halves, total_us
-from dstack.model.profile import Endpoint, PathStep, Profile, State, Traffic
+from dstack.model.profile import Endpoint, PathStep, Profile, Sampled, State, Traffic
 from dstack.report.rich_text import SafeText
 from dstack.words import base_name, duration, listed, plural, short_duration, shortly, size
 
@@ -52,6 +52,24 @@ def profile_summary(profile: Profile) -> str:
         f" of all nodes within {short_duration(spread_ms / 1e3)}" if (spread_ms := profile.coverage.spread_ms) else ""
     )
     return f"{profile.duration_s:.1f} s{roots}, in {plural(profile.coverage.rounds, 'sample')}{spread}"
+
+
+def newest(recordings: Iterable[Sampled]) -> Profile | None:
+    """The last profile; None without one."""
+    return next((one for one in reversed(list(recordings)) if isinstance(one, Profile)), None)
+
+
+def most_time_in_words(profile: Profile) -> str:
+    """``62 % job.py:11 Reward.model → time.sleep, of 10 s``: the end of the heaviest chain, from the last own frame."""
+    total, chains = total_us(profile), chains_of(profile)
+    if not total or not chains:
+        return ""
+    steps = chains[0].end or chains[0].way
+    own = [at for at, step in enumerate(steps) if step.is_frame and step.origin == "user" and step.line > 0]
+    last = steps[own[-1] if own else -1 :]
+    place = f"{base_name(last[0].file)}:{last[0].line} " if own else ""
+    names = ARROW.join(step.name for step in last)
+    return f"{_percent(chains[0].weight_us / total)} {place}{names}, of {duration(profile.duration_s)}"
 
 
 def profile_shortfalls(profile: Profile) -> Iterator[str]:

@@ -20,6 +20,7 @@ from dstack.analysis.views.snapshot_changes import LoadableSnapshot, SnapshotCha
 from dstack.errors import DstackError, as_dstack_error
 from dstack.model.profile import Sampled
 from dstack.model.snapshot import ClusterPoll, Snapshot
+from dstack.report.critical_path_text import quick_path
 
 _T = TypeVar("_T")
 IN_MEMORY = 8
@@ -41,9 +42,14 @@ class Prepared:
 
     @classmethod
     def of(cls, snapshot: Snapshot, before: AnalysedSnapshot | None = None) -> Prepared:
-        """Analyse a snapshot and prepare its stacks for merging, which takes a while for large clusters."""
-        analysed = AnalysedSnapshot.of(snapshot)
+        """Analyse a snapshot and prepare it, see :meth:`of_analysed`."""
+        return cls.of_analysed(AnalysedSnapshot.of(snapshot), before)
+
+    @classmethod
+    def of_analysed(cls, analysed: AnalysedSnapshot, before: AnalysedSnapshot | None) -> Prepared:
+        """Prepare what takes a while for large clusters: merged stacks, and the critical path."""
         analysed.stacks.outliers()
+        quick_path(analysed)
         return cls(analysed, SnapshotChanges.between(before, analysed))
 
 
@@ -143,9 +149,8 @@ class SavedSnapshots:
     def _prepare(self, at: int) -> Prepared:
         with self._lock:
             if at not in self._prepared:
-                analysed = self._analyse(at)
-                analysed.stacks.outliers()
-                self._keep(self._prepared, at, Prepared(analysed, SnapshotChanges.between(self._before(at), analysed)))
+                prepared = Prepared.of_analysed(self._analyse(at), self._before(at))
+                self._keep(self._prepared, at, prepared)
             self._prepared.move_to_end(at)
             return self._prepared[at]
 

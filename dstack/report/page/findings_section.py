@@ -18,7 +18,8 @@ from dstack.model.snapshot import Node, Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
-from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
+from dstack.report.critical_path_text import best_change_in_words
+from dstack.report.finding import advice_rows, assumption_rows, kind_in_words, picture, remark_rows, status_sentence
 from dstack.report.logs_text import log_rows, tails_of_finding
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, data_element, render
@@ -54,6 +55,7 @@ class Drawn:
     """A finding with its diagram in lines."""
 
     finding: Finding
+    title: str
     status: str
     lines: tuple[FindingLine, ...]
     behind: tuple[FindingLine, ...]
@@ -68,7 +70,8 @@ def section(data: ReportData) -> Section | None:
     diagnosis = data.analysed.diagnosis
     dumped = [step_of_dumps(diagnosis.dumped)] if diagnosis.dumped else []
     beside = (*dumped, *diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
-    if not diagnosis.findings and not beside and not data.analysed.starving:
+    change = best_change_in_words(diagnosis, data.timeline, data.critical_path)
+    if not diagnosis.findings and not beside and not data.analysed.starving and not change:
         return None
     drawn = [_drawn(data.analysed, finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
     body = render(
@@ -76,6 +79,7 @@ def section(data: ReportData) -> Section | None:
         drawn=drawn,
         left_out=len(diagnosis.findings) - len(drawn),
         failures=list(_lines(beside, data.stack_ids)),
+        change=change,
         starving=data.analysed.starving,
     )
     return Section("findings", "Findings", body, count=len(diagnosis.findings))
@@ -96,6 +100,7 @@ def _drawn(analysed: AnalysedSnapshot, finding: Finding, stacks: Mapping[Key, st
     is_assumed = is_stuck(finding) and not finding.confirmed
     return Drawn(
         finding,
+        kind_in_words(finding.kind),
         status_sentence(finding),
         tuple(_lines(diagram.rows, stacks)),
         tuple(_lines(diagram.behind, stacks)),
@@ -118,7 +123,7 @@ def _markdown(analysed: AnalysedSnapshot, finding: Finding) -> str:
     )
     block = "\n\n".join(_text(rows, WIDTH).rstrip() for rows in parts if rows)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", block)), default=2))
-    return f"**{capitalised(finding.kind)}** found by dstack:\n\n{fence}text\n{block}\n{fence}\n"
+    return f"**{capitalised(kind_in_words(finding.kind))}** found by dstack:\n\n{fence}text\n{block}\n{fence}\n"
 
 
 def _logs(analysed: AnalysedSnapshot, finding: Finding) -> tuple[str, ...]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from time import localtime, strftime
 
 from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.cluster_activity import jobs_in_words
+from dstack.analysis.views.cluster_activity import activity_of, jobs_in_words
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.profile import Profile, Sampled
+from dstack.report.critical_path_text import most_of_path_in_words
 from dstack.report.finding import standing
 from dstack.report.page import (
     calls_section,
@@ -33,7 +33,7 @@ from dstack.report.page import (
 from dstack.report.page.flame_section import Flame, flames_of_recording, profile_flame, section_of
 from dstack.report.page.profile_section import lines_section, steps_section, traffic_section
 from dstack.report.page.section import ReportData, Section, asset, render
-from dstack.report.profile_text import profile_summary
+from dstack.report.profile_text import most_time_in_words, profile_summary
 from dstack.report.summaries import headline, recording_summary
 from dstack.words import plural
 
@@ -92,16 +92,18 @@ def report_page(
     sections = [found for section in SECTIONS if (found := section(data))]
     diagnosis = analysed.diagnosis
     title = f"{diagnosis.verdict.upper()} {headline(diagnosis)}"
-    return document(title, _heading(analysed), sections, _brief(analysed))
+    return document(title, _heading(data, {one.key for one in sections}), sections, _brief(analysed))
 
 
-def _heading(analysed: AnalysedSnapshot) -> Markup:
-    """The verdict, and what a reader asks first, as names with values."""
+def _heading(data: ReportData, keys: Container[str]) -> Markup:
+    """The verdict, and what a reader asks first, as names with values; ``keys`` are those of the sections."""
+    analysed = data.analysed
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     coverage = diagnosis.coverage
     facts = (
         ("Stuck" if diagnosis.is_stuck else "State", _since(diagnosis)),
         ("Members", _members(diagnosis)),
+        _most_time(data, keys),
         ("Tasks", _tasks(analysed)),
         ("Job", _job(analysed)),
         ("Workers and drivers", f"{coverage.workers.observed:,} of {coverage.workers.total:,} observed"),
@@ -113,9 +115,16 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
         "heading.html",
         verdict=diagnosis.verdict,
         headline=headline(diagnosis),
-        facts=[fact for fact in facts if fact[1]],
+        facts=[(*fact, "")[:3] for fact in facts if fact[1]],
         notes=snapshot.notes,
     )
+
+
+def _most_time(data: ReportData, keys: Container[str]) -> tuple[str, str, str]:
+    """Where most time went, by the newest profile, else by the critical path; and the anchor of the details."""
+    if data.profile and (text := most_time_in_words(data.profile)):
+        return "Most time", text, "lines" if "lines" in keys else "flame"
+    return "Most time", most_of_path_in_words(data.analysed.diagnosis, data.critical_path), "critical-path"
 
 
 def _brief(analysed: AnalysedSnapshot) -> Markup:
@@ -142,11 +151,15 @@ def _members(diagnosis: Diagnosis) -> str:
 
 
 def _tasks(analysed: AnalysedSnapshot) -> str:
-    """``2 running, 1 pending, 1 failed``: the states of the last attempts; empty without a history."""
-    if analysed.history is None:
+    """``2 running, 1 pending, 1 failed``: what ran when the snapshot was taken, and failures in its history if any."""
+    if not analysed.snapshot.samples:
         return ""
-    states = Counter({one.task.task_id: one.state for one in analysed.history.attempts}.values())
-    return ", ".join(f"{states[state]:,} {state}" for state in ("running", "pending", "failed"))
+    activity = activity_of(analysed)
+    counts = [(activity.running, "running"), (activity.pending, "pending")]
+    if analysed.history is not None:
+        last = {one.task.task_id: one.state for one in analysed.history.attempts}
+        counts.append((sum(state == "failed" for state in last.values()), "failed"))
+    return ", ".join(f"{count:,} {state}" for count, state in counts)
 
 
 def _job(analysed: AnalysedSnapshot) -> str:

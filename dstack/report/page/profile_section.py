@@ -18,19 +18,12 @@ MOST_ROWS = 20
 
 def newest_steps(data: ReportData) -> Section | None:
     """The steps of the newest profile of a report, if it has any."""
-    profile = _newest(data)
-    return steps_section(profile) if profile else None
+    return steps_section(data.profile) if data.profile else None
 
 
 def newest_lines(data: ReportData) -> Section | None:
     """The lines of the newest profile of a report, if it has any."""
-    profile = _newest(data)
-    return lines_section(profile) if profile else None
-
-
-def _newest(data: ReportData) -> Profile | None:
-    profiles = [one for _, one in data.recordings if isinstance(one, Profile)]
-    return profiles[-1] if profiles else None
+    return lines_section(data.profile) if data.profile else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from dstack.analysis.history.critical_path import CriticalPath
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model.profile import Sampled
+from dstack.analysis.views.timeline import Timeline
+from dstack.model.profile import Profile, Sampled
 from dstack.model.vertex_keys import Key
+from dstack.report.critical_path_text import shown_path
 from dstack.report.graph_svg import Drawing, box_sample, link_sample, svg
+from dstack.report.profile_text import newest
 from dstack.words import visible
 
 AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -68,7 +73,7 @@ def asset(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    return Environment(
+    environment = Environment(
         autoescape=True,
         finalize=_visible,
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -76,6 +81,13 @@ def _templates() -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.filters["code"] = _with_code
+    return environment
+
+
+def _with_code(text: str) -> Markup:
+    """The text with what is in backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _visible(value: object) -> object:
@@ -94,6 +106,25 @@ class ReportData:
     def stacks(self) -> ChosenStacks:
         """The stacks of the application, of one job if the diagnosis is of one."""
         return ChosenStacks(self.analysed.stacks, job=self.analysed.diagnosis.job)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The timeline, of one job if the diagnosis is of one."""
+        analysed = self.analysed
+        if analysed.history is None or self.stacks.job_id is None:
+            return analysed.timeline
+        vertices, stuck = analysed.diagnosis.vertices, analysed.diagnosis.stuck
+        return Timeline(analysed.history, vertices, stuck=stuck, job=self.stacks.job_id)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath | None:
+        """The critical path that is shown."""
+        return shown_path(self.analysed.diagnosis, self.timeline)
+
+    @property
+    def profile(self) -> Profile | None:
+        """The newest profile."""
+        return newest(recording for _, recording in self.recordings)
 
     @cached_property
     def stack_ids(self) -> Mapping[Key, str]:

@@ -196,13 +196,13 @@ def _coloured(bars: Iterable[GanttBar]) -> dict[str, int]:
 
 def section(data: ReportData) -> Section | None:
     """The timeline; None without attempts."""
-    timeline = _timeline(data)
+    timeline = data.timeline
     if timeline is None or not timeline.attempts:
         return None
     rows = rows_of(TimelineRows(timeline, "worker").tracks)
     began_at, ended_at = timeline.began_at, _ended_at(timeline)
     bars = bars_of(rows.rows, began_at, ended_at)
-    path = timeline.critical_path
+    path = data.critical_path
     critical = path.attempts if path else ()
     made = gantt_data(bars.bars, rows.rows, timeline, _stacks_of_tasks(data), data.stack_ids, critical)
     offset_s = localtime(began_at).tm_gmtoff
@@ -243,16 +243,6 @@ def _path_lines(timeline: Timeline, path: CriticalPath) -> list[str]:
     """Lines about its iterations and about changes."""
     longest = critical_path_text.longest_in_words(path)
     return [*filter(None, (longest,)), *critical_path_text.predictions_in_words(WhatIf(timeline.run, path))]
-
-
-def _timeline(data: ReportData) -> Timeline | None:
-    """The timeline, of one job if the diagnosis is of one."""
-    analysed = data.analysed
-    if analysed.history is None or data.stacks.job_id is None:
-        return analysed.timeline
-    return Timeline(
-        analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=data.stacks.job_id
-    )
 
 
 def _ended_at(timeline: Timeline) -> float:

@@ -17,7 +17,7 @@ from dstack.report.page.section import ReportData
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
-from tests.paths import RECORDED_CLUSTERS
+from tests.paths import RECORDED_CLUSTERS, ROOT
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
 from tests.unit.support.html_elements import ATTACK, elements_of
@@ -155,3 +155,27 @@ def test_a_copied_finding_is_within_one_block_of_code() -> None:
     assert (begin, end) == ("**Deadlock** found by dstack:\n\n", "\n")
     assert block.startswith("text\n")
     assert "# @everyone <b>" in block
+
+
+def test_the_change_that_is_easiest_to_make_leads_to_the_critical_path() -> None:
+    snapshot = load(ROOT / "docs" / "case-studies" / "register_center.json.gz")
+    found = section(ReportData(AnalysedSnapshot.of(snapshot)))
+
+    assert found is not None
+    elements = elements_of(found.body)
+    assert "faster: 2 actors of Register instead of 1: 1.2 s instead of 2.2 s, by a simulation of this" in elements.text
+    assert [one.text for one in elements.all("a", href="#critical-path")] == ["Critical path"]
+
+
+def test_a_hang_is_called_one_and_commands_are_code() -> None:
+    orphaned = section(ReportData(AnalysedSnapshot.of(load(next(RECORDED.rglob("lock_held_at_fork.json.gz"))))))
+    attacked = hostile(load(RECORDED / "slow_actor_queue.json.gz"), "`<b>`")
+    slow = section(ReportData(AnalysedSnapshot.of(attacked)))
+
+    assert orphaned is not None
+    assert slow is not None
+    assert "1. hang" in elements_of(orphaned.body).text
+    assert "orphaned" not in orphaned.body
+    fix = next(elements_of(slow.body).all("p", class_="fix"))
+    assert any(one.text.startswith("dstack ") for one in fix.all("code"))
+    assert not list(fix.all("b"))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from benchmarks.bench_report import ATTEMPTS, SHAPES
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks, WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.cluster_activity import activity_of
 from dstack.files.snapshot_file import load
 from dstack.model.profile import Endpoint, PathStep, Traffic
 from dstack.model.snapshot import Snapshot
@@ -24,6 +25,7 @@ from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
 from tests.tui.sources import recorded
 from tests.unit.analysis.stacks.made_profiles import ON_CPU, in_turn, line, profile_of
+from tests.unit.analysis.stacks.test_hot_lines import PROFILE
 from tests.unit.report.stacks import GET, STACKS, TRAIN, TWO_RANKS
 from tests.unit.support.large_histories import with_history
 from tests.unit.support.random_snapshots import attacking_snapshots, related_snapshots
@@ -189,3 +191,22 @@ def test_a_profile_has_a_table_of_objects_if_there_were_many_bytes() -> None:
     assert "<td>1.0 GiB</td><td>340</td>" in page
     assert 'id="traffic"' in page
     assert 'id="traffic"' not in sampled_page(profile).decode()
+
+
+def test_the_heading_says_where_most_time_went_and_leads_to_it() -> None:
+    analysed = AnalysedSnapshot.of(load(RECORDED.parents[1] / "docs" / "case-studies" / "register_center.json.gz"))
+
+    assert '<a href="#critical-path">81 % Register.peers, of the critical path of an iteration, 2.2 s</a>' in (
+        report_page(analysed).decode()
+    )
+    profiled = report_page(analysed, (), [("profile", PROFILE)]).decode()
+    assert '<a href="#lines">60 % rewards.py:12 model → time.sleep, of 10 s</a>' in profiled
+    assert 'id="lines"' in profiled
+    unread = report_page(analysed, (), [("profile", profile_of(in_turn((1, (ON_CPU,)))))]).decode()
+    assert '<a href="#flame">100 % on CPU, of 1.0 s</a>' in unread
+
+
+def test_the_heading_counts_what_runs_as_the_terminal_does() -> None:
+    analysed = AnalysedSnapshot.of(load(RECORDED / "case_studies" / "slow_leaves.json.gz"))
+
+    assert f"<dd>{activity_of(analysed).running:,} running, " in report_page(analysed).decode()

@@ -17,6 +17,7 @@ from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory
 from dstack.report.page.gantt_bars import bars_of, rows_of
 from dstack.report.page.section import ReportData, Section
 from dstack.report.page.timeline_section import COLOURED_FUNCTIONS, GanttData, gantt_data, section
+from tests.examples.recorded import RECORDED
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene
@@ -74,6 +75,13 @@ def test_bars_on_the_critical_path_are_marked_and_its_parts_are_a_table() -> Non
     assert "Critical path of an iteration of driver rlhf_roles.py" in [one.text for one in page.all("h3")][-1]
     assert [cell.text for cell in list(page.all("table"))[-1].all("td")][:4] == ["Reward.score", "86%", "2.3 s", "runs"]
     assert "Reward.score twice as fast: 1.5 s instead of 2.6 s" in page.text
+
+
+def test_a_run_that_is_stuck_has_no_critical_path() -> None:
+    page = page_of(load(next(RECORDED.rglob("actor_pinned_to_full_node.json.gz"))))
+
+    assert "ritical path" not in page.text
+    assert "instead of" not in page.text
 
 
 def test_a_job_has_its_attempts_only() -> None:
