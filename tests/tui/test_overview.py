@@ -5,8 +5,10 @@ from __future__ import annotations
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.cluster_activity import Activity, Load, activity_of
 from dstack.files.snapshot_file import load
-from dstack.tui.views.overview import bar_of, overview_rows, sparkline
+from dstack.tui.views.overview import bar_of, most_time, overview_rows, sparkline
 from tests.examples.recorded import RECORDED
+from tests.unit.analysis.stacks.made_profiles import profile_of
+from tests.unit.analysis.stacks.test_hot_lines import PROFILE
 
 DEADLOCK = AnalysedSnapshot.of(load(RECORDED / "two_actors.json.gz"))
 SLOW = AnalysedSnapshot.of(load(RECORDED / "case_studies" / "slow_leaves.json.gz"))
@@ -23,7 +25,7 @@ def test_a_hung_cluster_shows_since_when_and_what_is_blocked() -> None:
     assert "two_actors.py" in shown["Job"]
     assert "stuck since " in shown["Stuck"]
     assert "1 more is blocked behind it" in shown["Stuck"]
-    assert shown["Slow"].split() == ["Slow", "nothing"]
+    assert "Slow" not in shown
 
 
 def test_a_healthy_cluster_shows_its_rate_and_what_everything_depends_on() -> None:
@@ -32,7 +34,37 @@ def test_a_healthy_cluster_shows_its_rate_and_what_everything_depends_on() -> No
     assert any(level in shown["Tasks"] for level in "▂▃▄▅▆▇█")
     assert "Archive.restore" in shown["Slow"]
     assert "slow_leaves.py:32" in shown["Slow"]
-    assert shown["Stuck"].split() == ["Stuck", "nothing"]
+    assert "Stuck" not in shown
+
+
+def test_a_likely_hang_is_stuck_and_not_slow() -> None:
+    for name in ("thread_raised", "idle_service"):
+        analysed = AnalysedSnapshot.of(load(next(RECORDED.rglob(f"{name}.json.gz"))))
+        shown = rows(analysed, activity_of(analysed))
+
+        assert analysed.diagnosis.verdict == "stalled"
+        assert shown["Stuck"].split()[1] == "likely:"
+        assert len(shown["Stuck"].split()) > 2
+        assert "Slow" not in shown
+
+
+def test_a_profile_leads_then_the_critical_path() -> None:
+    path = most_time(SLOW, ())
+
+    assert most_time(SLOW, [PROFILE]) == "60 % rewards.py:12 model → time.sleep, of 10 s"
+    assert most_time(SLOW, [profile_of([])]) == path
+    assert " % " in path
+    assert "of the critical path" in path
+    assert most_time(DEADLOCK, ()) == ""
+    (slow,) = [row.plain for row in overview_rows(SLOW, Activity(at=0.0), 80, 1, path) if path in row.plain]
+    assert slow == f"Slow   {path}"
+
+
+def test_what_is_unknown_has_no_bar() -> None:
+    activity = Activity(at=0.0, loads=[Load(name="10.0.0.1", memory=0.5)])
+
+    assert "CPU" not in rows(SLOW, activity)["Node"]
+    assert "MEM" in rows(SLOW, activity)["Node"]
 
 
 def test_the_busiest_nodes_are_shown_and_the_others_counted() -> None:

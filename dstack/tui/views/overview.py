@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 from textual.widgets import Static
@@ -10,9 +10,12 @@ from textual.widgets import Static
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.cluster_activity import Activity, Load, activity_of, jobs_in_words
-from dstack.model.diagnosis import Finding, Step
+from dstack.model.diagnosis import Diagnosis, Finding, Step
+from dstack.model.profile import Sampled
 from dstack.model.snapshot import Job
-from dstack.report.finding import status
+from dstack.report.critical_path_text import most_of_path_in_words, quick_path
+from dstack.report.finding import kind_in_words, standing, status
+from dstack.report.profile_text import most_time_in_words, newest
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import STYLE_OF_VERDICT, outside_in_words
 from dstack.tui.views.base import verdict_in_colour
@@ -41,19 +44,29 @@ class Overview(Static):
 
     def __init__(self) -> None:
         super().__init__()
-        self._of: tuple[AnalysedSnapshot, Activity] | None = None
+        self._of: tuple[AnalysedSnapshot, Activity, str] | None = None
 
-    def show(self, analysed: AnalysedSnapshot, live: Activity | None) -> None:
+    def show(self, analysed: AnalysedSnapshot, live: Activity | None, recordings: Iterable[Sampled] = ()) -> None:
         """Show a snapshot, with the state of the last poll if there is one."""
         if self._of is None or self._of[0] is not analysed:
-            self._of = analysed, activity_of(analysed)
+            self._of = analysed, activity_of(analysed), most_time(analysed, recordings)
         width, height = self.app.size
-        rows = overview_rows(analysed, live or self._of[1], width, MANY_NODES if height >= TALL else FEW_NODES)
-        self.update(Text("\n").join(rows))
+        _, activity, most = self._of
+        nodes = MANY_NODES if height >= TALL else FEW_NODES
+        self.update(Text("\n").join(overview_rows(analysed, live or activity, width, nodes, most)))
 
 
-def overview_rows(analysed: AnalysedSnapshot, activity: Activity, width: int, nodes: int) -> Iterator[Text]:
-    """The rows, for a terminal of so many columns, with at most so many nodes."""
+def most_time(analysed: AnalysedSnapshot, recordings: Iterable[Sampled]) -> str:
+    """Where most time went, by the newest profile, else by the critical path; empty if not known."""
+    profile = newest(recordings)
+    by_profile = most_time_in_words(profile) if profile else ""
+    return by_profile or most_of_path_in_words(analysed.diagnosis, quick_path(analysed))
+
+
+def overview_rows(
+    analysed: AnalysedSnapshot, activity: Activity, width: int, nodes: int, most: str = ""
+) -> Iterator[Text]:
+    """The rows, for a terminal of so many columns, with at most so many nodes; and where most time went, if known."""
     yield _row("Job").append_text(_jobs(activity.jobs, activity.at))
     yield _row("Tasks").append_text(_tasks(activity, 40 if width >= WIDE else 16))
     loads = sorted(activity.loads, key=_busiest, reverse=True)
@@ -63,9 +76,16 @@ def overview_rows(analysed: AnalysedSnapshot, activity: Activity, width: int, no
         others = len(loads) - nodes if number == nodes - 1 else 0
         yield row.append(f"  {plural(others, 'more node')}", "dim") if others > 0 else row
     findings = analysed.diagnosis.findings
-    stuck = [one for one in findings if is_stuck(one)]
-    yield _row("Slow").append_text(_slow(analysed, [one for one in findings if not is_stuck(one)]))
-    yield _row("Stuck").append_text(_stuck(stuck))
+    stuck = [one for one in findings if _is_stuck_or_stalled(one)]
+    slow = SafeText(most) or _slow(analysed, [one for one in findings if not _is_stuck_or_stalled(one)])
+    if slow:
+        yield _row("Slow").append_text(slow)
+    if stuck or not slow:
+        yield _row("Stuck").append_text(_stuck(analysed.diagnosis, stuck))
+
+
+def _is_stuck_or_stalled(finding: Finding) -> bool:
+    return is_stuck(finding) or finding.kind == "stalled"
 
 
 def _row(label: str) -> SafeText:
@@ -109,14 +129,9 @@ def _load(load: Load, width: int) -> Text:
     text = SafeText(load.name.ljust(16))
     shares = (("CPU", load.cpu), ("MEM", load.memory), ("GPU", load.gpu), ("GPU MEM", load.gpu_memory))
     for title, share in shares:
-        if share is None and title.startswith("GPU"):
-            continue
-        text.append(f" {title} ", "dim")
-        if share is None:
-            text.append(f"{'·' * width}    - ", "dim")
-        else:
+        if share is not None:
             style = "yellow" if title.endswith("MEM") and share >= FULL else "cyan"
-            text.append(bar_of(share, width), style).append(f" {share:>4.0%} ")
+            text.append(f" {title} ", "dim").append(bar_of(share, width), style).append(f" {share:>4.0%} ")
     return text
 
 
@@ -125,7 +140,7 @@ def _busiest(load: Load) -> float:
 
 
 def _slow(analysed: AnalysedSnapshot, open_findings: Sequence[Finding]) -> Text:
-    """The first final blocker with a line of a chain that may end; without a chain, what runs and rests."""
+    """The first final blocker with a line of a chain that may end; without a chain, what runs and rests, if any."""
     if open_findings:
         first = open_findings[0]
         blocker = next((step for step in first.brief if step.file), Step(text=first.summary))
@@ -133,15 +148,24 @@ def _slow(analysed: AnalysedSnapshot, open_findings: Sequence[Finding]) -> Text:
         text = SafeText().append(f"{base_name(blocker.file)}:{blocker.line}  " if blocker.file else "", "cyan")
         text.append(blocker.text, style).append(f"  {blocker.source}" if blocker.source else "", "dim")
         return text.append(_more(open_findings), "dim")
-    return SafeText("; ".join(outside_in_words(analysed.diagnosis.outside)) or "nothing", "dim")
+    diagnosis = analysed.diagnosis
+    return SafeText("" if diagnosis.verdict == "stalled" else _outside(diagnosis), "dim")
 
 
-def _stuck(stuck: Sequence[Finding]) -> Text:
+def _outside(diagnosis: Diagnosis) -> str:
+    return "; ".join(outside_in_words(diagnosis.outside))
+
+
+def _stuck(diagnosis: Diagnosis, stuck: Sequence[Finding]) -> Text:
+    if not stuck and diagnosis.verdict == "stalled":
+        return SafeText().append("likely", STYLE_OF_VERDICT["stalled"]).append(f": {_outside(diagnosis)}")
     if not stuck:
         return SafeText("nothing", "green")
     first = stuck[0]
-    text = SafeText().append(first.kind, STYLE_OF_VERDICT[verdict_in_colour(first.kind)])
-    return text.append(f"; {status(first)}").append(_more(stuck), "dim")
+    sure = is_stuck(first)
+    title, state = (kind_in_words(first.kind), status(first)) if sure else ("likely", standing(first) or first.summary)
+    text = SafeText().append(title, STYLE_OF_VERDICT[verdict_in_colour(first.kind)])
+    return text.append(f"; {state}" if sure else f": {state}").append(_more(stuck), "dim")
 
 
 def _more(findings: Sequence[Finding]) -> str:

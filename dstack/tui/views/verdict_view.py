@@ -20,7 +20,7 @@ from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.model.diagnosis import Finding, Step
 from dstack.model.vertex_keys import Key
 from dstack.observed.node import LogTail
-from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
+from dstack.report.finding import advice_rows, assumption_rows, kind_in_words, picture, remark_rows, status_sentence
 from dstack.report.logs_text import tails_of_finding, tails_of_workers
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
@@ -68,7 +68,7 @@ class VerdictView(OutlineView):
         super().refresh_top()
         if self.analysed is not None and (panels := self.query(Overview)):
             live = None if self.host.status.is_frozen else self.host.activity.latest()
-            panels.first().show(self.analysed, live)
+            panels.first().show(self.analysed, live, [one.recording for one in self.host.recordings])
 
     def on_resize(self) -> None:
         """Unfold the details where there is room, once the outline has its new size."""
@@ -143,7 +143,7 @@ def finding_lines(
         mark = changes.findings.get(number - 1) if changes else None
         yield replace(line, text=marked(mark, line.text, in_words=True))
     for number, finding in enumerate(changes.gone_findings if changes else ()):
-        text = SafeText(f"{finding.kind}: {finding.summary}", "dim")
+        text = SafeText(f"{kind_in_words(finding.kind)}: {finding.summary}", "dim")
         yield Line(f"gone/{number}", marked("gone", text, in_words=True), hanging_indent=HANG)
     gaps = gaps_in_words(analysed)
     if gaps:
@@ -164,7 +164,7 @@ def _reasons(key: str, reasons: Sequence[str]) -> Iterator[Line]:
 
 def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding, *, has_room: bool) -> Line:
     key = f"{finding.kind}/{number}"
-    lead = f"{number}. {finding.kind}: "
+    lead = f"{number}. {kind_in_words(finding.kind)}: "
     title = SafeText().append(lead, STYLE_OF_VERDICT[verdict_in_colour(finding.kind)]).append(finding.summary, "bold")
     children = [
         *_lines(analysed, f"{key}/row", finding, _rows(finding)),
@@ -230,7 +230,7 @@ def _layout(row: Row, style: str, width: int, console: Console) -> list[Text]:
 def finding_text(finding: Finding, console: Console) -> str:
     """A finding as plain text, for the clipboard."""
     rows = [
-        Row("", "", SafeText(f"{finding.kind}: {finding.summary}")),
+        Row("", "", SafeText(f"{kind_in_words(finding.kind)}: {finding.summary}")),
         *_rows(finding),
         *advice_rows(finding),
         *assumption_rows(finding),
