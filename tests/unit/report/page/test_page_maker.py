@@ -19,7 +19,7 @@ def test_earlier_files_that_are_unreadable_or_of_another_cluster_are_left_out(tm
     page = PageMaker().page_of(FILE, [tmp_path / "absent.json", RECORDED / "ring_of_five.json.gz"], job="02000000")
 
     assert b"Cashier.order and Kitchen.cook wait for each other" in page
-    assert b"job 02000000 only" in page
+    assert b"two_actors.py (02000000) only" in page
 
 
 def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
