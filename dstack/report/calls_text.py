@@ -134,15 +134,15 @@ def wait_kinds(wait: NodeWait) -> str:
 
 def own_wait(graph: CallGraph, wait: NodeWait) -> str:
     """``2 calls wait for a slot of their own actor``: a wait of a node for itself."""
-    parts = [_own_calls(kind, count, is_inferred=wait.is_inferred) for kind, count in wait.kinds.items()]
+    parts = [_own_calls(wait, kind, count) for kind, count in wait.kinds.items()]
     node = graph.node[wait.source]
     own = "function" if node.key.kind == "function" else "class" if node.instances > 1 else node.key.kind
     return f"{listed(parts)} of {word(wait.count, 'its', 'their')} own {own}"
 
 
-def _own_calls(kind: str, count: int, *, is_inferred: bool) -> str:
-    waits = "may wait" if is_inferred else word(count, "waits", "wait")
-    return f"{plural(count, 'call')} {waits} {OWN.get(kind, f'in {kind} for calls')}"
+def _own_calls(wait: NodeWait, kind: str, count: int) -> str:
+    waits = "may wait" if wait.is_inferred else word(count, "waits", "wait")
+    return f"{plural(count, 'call')} {waits} {OWN.get(kind, f'in {kind} for {listed(wait.own)}')}"
 
 
 def wait_in_words(graph: CallGraph, wait: NodeWait) -> str:

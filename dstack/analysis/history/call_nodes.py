@@ -27,6 +27,8 @@ from dstack.model.snapshot import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_
 from dstack.model.vertex_keys import AnyKey, Key
 
 By = Literal["class", "instance"]
+Part = Literal["calls", "threads", "child processes"]
+"""The parts of a node that it may wait for itself."""
 NodeKind = Literal["driver", "actor", "function", "unknown"]
 DRIVER = "f" * 40
 """The beginning of the id of the task that is a driver's main thread; its job follows."""
@@ -183,8 +185,8 @@ class NodeWait:
 
     ``waiters`` are vertices of the wait-for graph. Of these, ``deadlocked`` are in a deadlock with the other node, and
     ``blocked`` can never proceed for another reason: they are blocked behind a deadlock, or what they need never comes.
-    ``kinds`` counts the waiters by the name of their call. With ``is_inferred`` the other node is only one of several
-    that the waiters may wait for, as Ray does not say for which.
+    ``kinds`` counts the waiters by the name of their call. ``own`` are the parts of itself that a node waits for. With
+    ``is_inferred`` the other node is only one of several that the waiters may wait for, as Ray does not say for which.
     """
 
     source: NodeKey
@@ -194,6 +196,7 @@ class NodeWait:
     deadlocked: int = 0
     blocked: int = 0
     is_inferred: bool = False
+    own: tuple[Part, ...] = ()
 
     @property
     def count(self) -> int:
@@ -207,6 +210,7 @@ class _Waits:
     kinds: Counter[str] = field(default_factory=Counter)
     deadlocked: set[Key] = field(default_factory=set)
     blocked: set[Key] = field(default_factory=set)
+    own: dict[Part, None] = field(default_factory=dict)
 
 
 def node_waits(diagnosis: Diagnosis, nodes: CallNodes) -> tuple[NodeWait, ...]:
@@ -221,6 +225,7 @@ def node_waits(diagnosis: Diagnosis, nodes: CallNodes) -> tuple[NodeWait, ...]:
             len(one.deadlocked),
             len(one.blocked - one.deadlocked),
             is_inferred,
+            tuple(one.own),
         )
         for (source, target, is_inferred), one in found.items()
     ]
@@ -265,8 +270,23 @@ class _Search:
             for target in vertex.wait.targets:
                 is_in_core = key in self._members and target.vertex in self._cores
                 for node in self._at(target.vertex).nodes:
-                    self._add(found[source, node, node not in certain], vertex, is_in_core=is_in_core)
+                    if node == source and self._is_only_behind(vertex.wait, target.vertex):
+                        continue
+                    waits = found[source, node, node not in certain]
+                    self._add(waits, vertex, is_in_core=is_in_core)
+                    if node == source:
+                        waits.own[self._part(target.vertex)] = None
         return found
+
+    def _is_only_behind(self, wait: Wait, target: Key) -> bool:
+        """Whether the kernel has named other processes, behind which the waiter's own node is one of many."""
+        return bool(wait.ends) and self._node_of.get(target) is None
+
+    def _part(self, target: Key) -> Part:
+        vertex = self._vertices.get(target)
+        if vertex is None or vertex.kind != "execution" or vertex.task_id:
+            return "calls"
+        return "threads" if vertex.child_pid is None else "child processes"
 
     def _certain(self, wait: Wait) -> set[NodeKey]:
         """The nodes that it is known to wait for: by what was read, or as all of the possible targets are there."""

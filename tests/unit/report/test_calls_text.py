@@ -9,6 +9,7 @@ from dstack.analysis.views.call_graph import CallGraph
 from dstack.files.snapshot_file import load
 from dstack.report.calls_text import SHOWN_CALLERS, SHOWN_EDGES, SHOWN_METHODS, brief, call_table, summary
 from dstack.words import UNSEEN
+from tests.examples.recorded import recorded as recorded_example
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene
@@ -95,6 +96,17 @@ def test_a_wait_for_itself_says_for_what_of_its_own() -> None:
 
     assert "Left: 1 call waits in ray.get for calls and 1 call waits for a slot of their own actor" in text
     assert "Peer (2 actors): 1 call waits in ray.get for calls of its own class" in text
+
+
+def test_a_wait_for_child_processes_or_for_sockets_of_others_is_for_no_calls_of_its_own() -> None:
+    fork, socket = (
+        call_table(CallGraph.of(AnalysedSnapshot.of(load(recorded_example(f"hangs/{name}")))))
+        for name in ("lock_held_at_fork", "message_queue_lost_message")
+    )
+
+    assert "1 call waits in multiprocessing.Process.join for child processes of its own actor, never proceeds" in fork
+    assert "Engine of job 03000000 waits for driver message_queue_lost_message.py" in socket
+    assert "its own" not in socket
 
 
 def test_a_retry_and_an_unknown_caller_are_said() -> None:
