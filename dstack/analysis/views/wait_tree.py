@@ -8,9 +8,11 @@ graph, however many paths that has. Branches are computed on demand.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
@@ -20,7 +22,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.solve.reduction import Digraph, shortest_cycle, strong_components, unique
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.model.diagnosis import Diagnosis, Finding, Group, Since, Target, Vertex
+from dstack.model.vertex_facts import assumption
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame
 from dstack.words import grouped
@@ -47,6 +50,53 @@ def similarity_key(index: SampleIndex, vertex: Vertex) -> object:
 def _line(index: SampleIndex, vertex: Vertex) -> Frame | None:
     execution = index.execution_of(vertex)
     return user_frame(index.snapshot.frames_of(execution)) if execution else None
+
+
+# What is drawn
+
+
+def as_drawn(index: SampleIndex, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis with waits for unknown code only where the kernel does not name the processes at the other ends.
+
+    Such waits lead to the executions of these processes, as those of the findings do, under the assumption that only
+    these end them. What only led there is left out.
+    """
+    changed = {key: _at_known_ends(index, diagnosis.vertices, vertex) for key, vertex in diagnosis.vertices.items()}
+    if all(changed[key] is vertex for key, vertex in diagnosis.vertices.items()):
+        return diagnosis
+    ahead = [key for key, vertex in changed.items() if vertex.is_counted]
+    kept = set(ahead)
+    while ahead:
+        further = [target for target in targets_of(changed[ahead.pop()]) if target not in kept]
+        kept.update(further)
+        ahead += further
+    findings = (
+        msgspec.structs.replace(one, final_blockers=tuple(end for end in one.final_blockers if end.vertex in kept))
+        for one in diagnosis.findings
+    )
+    vertices = {key: vertex for key, vertex in changed.items() if key in kept}
+    return msgspec.structs.replace(diagnosis, vertices=vertices, findings=tuple(findings))
+
+
+def _at_known_ends(index: SampleIndex, vertices: Mapping[Key, Vertex], vertex: Vertex) -> Vertex:
+    """The vertex with a wait for the executions at its ends, instead of for unknown code, if all its ends are known."""
+    wait = vertex.wait
+    if wait is None or not any(vertices[target.vertex].waker_of for target in wait.targets):
+        return vertex
+    own = (vertex.worker_id, vertex.child_pid)
+    connected = (end for end in wait.ends if end.state == "connected")
+    places = {place for end in connected for _, place in index.places_of(vertex.worker_id or "", end)} - {own}
+    behind = unique(key for target in targets_of(vertex) for key in (target, *targets_of(vertices[target])))
+    known = (vertices[key] for key in behind)
+    targets = tuple(
+        Target(vertex=one.key) for one in known if one.kind == "execution" and (one.worker_id, one.child_pid) in places
+    )
+    if None in places or not targets:
+        return vertex
+    drawn = msgspec.structs.replace(
+        wait, groups=(Group(needs=1, targets=targets),), total=len(targets), assumed=(assumption("only the ends"),)
+    )
+    return msgspec.structs.replace(vertex, wait=drawn)
 
 
 Certainty = Literal["exact", "inferred", "assumed"]
@@ -130,6 +180,7 @@ class WaitTree:
     """The tree of one diagnosis. ``roots`` are in the order of its findings, then those in no finding."""
 
     def __init__(self, index: SampleIndex, diagnosis: Diagnosis) -> None:
+        diagnosis = as_drawn(index, diagnosis)
         self._index = index
         self._vertices = diagnosis.vertices
         self._waiters = _waiters(diagnosis.vertices.values())

@@ -11,7 +11,8 @@ from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_graph_forms import Outcome, WaitBox, WaitBoxes, WaitLink
-from dstack.model.diagnosis import Step, Vertex, Wait
+from dstack.analysis.views.wait_tree import as_drawn
+from dstack.model.diagnosis import Diagnosis, Step, Vertex, Wait
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import titled
 from dstack.report.graph_svg import WIDEST_LINE, BoxStyle, Drawing, GraphBox, GraphLink, LinkStyle, shown_lines
@@ -61,8 +62,9 @@ def section(data: ReportData) -> Section | None:
 
 def drawing(analysed: AnalysedSnapshot, stacks: Mapping[Key, str] = {}) -> Drawing:
     """All waits of a snapshot; ``stacks`` are the ids of the elements that show them."""
-    found = WaitBoxes.of(analysed.merged_index, analysed.diagnosis)
-    writer = _Writer(analysed, stacks)
+    diagnosis = as_drawn(analysed.merged_index, analysed.diagnosis)
+    found = WaitBoxes.of(analysed.merged_index, diagnosis)
+    writer = _Writer(analysed, diagnosis, stacks)
     facts = [writer.facts(box) for box in found.boxes]
     links = [writer.link(link, facts) for link in found.links]
     outcomes, styles = {box.outcome for box in found.boxes}, {link.style for link in links}
@@ -109,10 +111,10 @@ def _location(file: str, line: int | None) -> str:
 class _Writer:
     """The texts of boxes and links."""
 
-    def __init__(self, analysed: AnalysedSnapshot, stacks: Mapping[Key, str]) -> None:
+    def __init__(self, analysed: AnalysedSnapshot, drawn: Diagnosis, stacks: Mapping[Key, str]) -> None:
         self._analysed = analysed
         self._index = analysed.merged_index
-        self._diagnosis = analysed.diagnosis
+        self._diagnosis = drawn
         self._stacks = stacks
 
     def facts(self, box: WaitBox) -> _Facts:

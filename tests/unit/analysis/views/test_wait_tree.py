@@ -8,11 +8,12 @@ from hypothesis import assume, given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
+from dstack.analysis.views.wait_tree import WaitBranch, WaitTree, as_drawn
 from dstack.files.snapshot_file import load
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
+from tests.examples.recorded import recorded
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
@@ -21,8 +22,9 @@ from tests.unit.support.random_snapshots import related_snapshots
 
 
 def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
-    diagnosis = diagnose(snapshot)
-    return WaitTree(SampleIndex(snapshot, snapshot.samples[0]), diagnosis), diagnosis
+    index = SampleIndex(snapshot, snapshot.samples[0])
+    diagnosis = as_drawn(index, diagnose(snapshot))
+    return WaitTree(index, diagnosis), diagnosis
 
 
 def branches(tree: WaitTree) -> list[WaitBranch]:
@@ -258,3 +260,14 @@ def test_a_vertex_without_waits_is_not_in_the_tree() -> None:
 
     assert not tree.stands(idle.key)
     assert tree.way_to(idle.key) == ()
+
+
+def test_sockets_whose_other_ends_are_known_lead_to_their_processes_and_to_no_unknown_code() -> None:
+    snapshot = load(recorded("hangs/message_queue_lost_message"))
+    tree, diagnosis = tree_of(snapshot)
+
+    (cycle,) = tree.roots
+
+    assert (cycle.role, cycle.finding, len(cycle.vertices)) == ("cycle", 0, 2)
+    assert {diagnosis.vertices[key].kind for key in cycle.vertices} == {"execution"}
+    assert [branch.edge.evidence for branch in tree.children(cycle) if branch.edge] == ["assumed", "assumed"]
