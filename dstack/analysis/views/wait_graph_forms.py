@@ -123,7 +123,7 @@ class _Merger:
         shown = [
             key
             for key, vertex in self._vertices.items()
-            if (vertex.wait is not None or key in self._waiters) and not self._is_passed(key)
+            if (vertex.wait or vertex.never or key in self._waiters) and not self._is_passed(key)
         ]
         return {key: unique(self._behind(key)) for key in shown}
 

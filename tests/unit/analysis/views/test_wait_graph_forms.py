@@ -36,6 +36,12 @@ def two_actors() -> Snapshot:
     return load(recorded("two_actors"))
 
 
+def test_a_child_process_for_which_nothing_waits_is_drawn_beside_the_other() -> None:
+    found = described(load(recorded("hangs/lock_held_at_fork")))
+
+    assert [outcome for _, label, outcome in found if label.startswith("child process")] == ["never", "never"]
+
+
 def test_a_cycle_comes_first_and_in_its_order() -> None:
     found, _ = boxes_of(two_actors())
 
