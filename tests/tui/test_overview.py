@@ -6,6 +6,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.cluster_activity import Activity, Load, activity_of
 from dstack.files.snapshot_file import load
 from dstack.tui.views.overview import bar_of, most_time, overview_rows, sparkline
+from dstack.tui.widgets.time_axis import clock
+from dstack.words import time_of_day
 from tests.examples.recorded import RECORDED
 from tests.unit.analysis.stacks.made_profiles import profile_of
 from tests.unit.analysis.stacks.test_hot_lines import PROFILE
@@ -26,6 +28,13 @@ def test_a_hung_cluster_shows_since_when_and_what_is_blocked() -> None:
     assert "stuck since " in shown["Stuck"]
     assert "1 more is blocked behind it" in shown["Stuck"]
     assert "Slow" not in shown
+
+
+def test_a_job_is_as_old_as_the_last_sample_and_its_time_is_not_rounded_up() -> None:
+    snapshot = DEADLOCK.snapshot
+
+    assert activity_of(DEADLOCK).at == snapshot.taken_at + snapshot.samples[-1].ended_s
+    assert clock(59.9) == time_of_day(59.9)
 
 
 def test_a_healthy_cluster_shows_its_rate_and_what_everything_depends_on() -> None:

@@ -145,7 +145,7 @@ def activity_of(analysed: AnalysedSnapshot) -> Activity:
     last = snapshot.samples[-1] if snapshot.samples else None
     running = {task_id for worker in last.workers for task_id in worker.running_task_ids or ()} if last else set()
     return Activity(
-        at=snapshot.taken_at,
+        at=snapshot.taken_at + (last.ended_s if last else 0.0),
         jobs=_live(snapshot.jobs),
         rates=rates,
         per_s=progress.per_s if progress and progress.per_s is not None else _recent(rates),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, log10
+from math import ceil, floor, log10
 from time import localtime, strftime
 from typing import ClassVar
 
@@ -354,7 +354,7 @@ def relative(seconds: float, step: float) -> str:
 
 
 def clock(at: float, *, digits: int = 0) -> str:
-    """``14:03:22.125``: the time of day of dstack's host."""
-    seconds, fraction = divmod(round(at * 10**digits), 10**digits)
+    """``14:03:22.125``: the time of day of dstack's host; seconds are not rounded, as in the reports."""
+    seconds, fraction = divmod(round(at * 10**digits) if digits else floor(at), 10**digits)
     text = strftime("%H:%M:%S", localtime(seconds))
     return f"{text}.{fraction:0{digits}}" if digits else text
