@@ -42,7 +42,7 @@ ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 @dataclass(frozen=True, slots=True)
 class PeerGroup:
-    """Similar executions: by actor class and method or task name; other threads by their owner."""
+    """Similar executions: by actor class and method or task name; other threads, and child processes, by owner."""
 
     name: str
     job_id: str | None
@@ -262,6 +262,8 @@ def _is_entry(frame: Frame) -> bool:
 
 
 def _peer_name(vertex: Vertex, worker: Worker, kind: str) -> str:
+    if vertex.child_pid is not None:
+        return f"{'child processes' if vertex.coroutine_id is None else 'asyncio tasks of child processes'} of {kind}"
     if vertex.task_id is None and worker.actor_id is not None:
         return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
     return describe(vertex)

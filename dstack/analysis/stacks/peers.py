@@ -151,13 +151,14 @@ class Outlier:
 
     @property
     def words(self) -> str:
-        """``rank 3 is in other code than ranks 0-2``; without ranks ``7 of 8 like it are in other code``."""
+        """``rank 3 is in other code than ranks 0-2``; without ranks ``is in other code than 7 of its 8 peers``."""
+        peers = self.alike - 1
+        most = f"{f'{self.most:,} of ' if self.most < peers else ''}its {peers:,} peers"
         if self.rank_set is None or not self.rank_set.words:
-            return f"{self.most:,} of {self.alike:,} like it are in other code"
+            return f"is in other code than {most}"
         verb = "is" if len(self.rank_set.ranks) == 1 else "are"
         others = self.others.words if self.others else ""
-        most = others or f"{self.most:,} of {self.alike:,} others"
-        return f"{self.rank_set.words} {verb} in other code than {most}"
+        return f"{self.rank_set.words} {verb} in other code than {others or most}"
 
 
 def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None) -> dict[Key, Outlier]:

@@ -42,7 +42,7 @@ def file(study: CaseStudy) -> Path:
 def test_the_stacks_show_one_leaf_in_other_code_than_the_others(study: CaseStudy) -> None:
     def outlier() -> str | None:
         text = study.text("stacks", *OF_JOB)
-        return text if "like it are in other code" in text else None
+        return text if "is in other code than" in text else None
 
     text = study.until(outlier, "an outlier")
     assert "× actor Leaf  " in text

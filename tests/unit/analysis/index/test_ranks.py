@@ -320,7 +320,7 @@ def test_an_outlier_without_ranks_is_counted() -> None:
 
     (odd,) = stacks_of(scene).outliers().values()
 
-    assert odd.words == "7 of 8 like it are in other code"
+    assert odd.words == "is in other code than its 7 peers"
 
 
 def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
