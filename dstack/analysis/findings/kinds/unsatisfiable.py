@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import dropwhile
 
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.drafts import Draft
@@ -15,6 +16,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.resource_requests import asked_labels
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.shown_frames import user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import reason, step_at, subject
@@ -24,8 +26,10 @@ from dstack.model.diagnosis import Advice, FindingKind, Step, Vertex
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Key
 from dstack.observed.node import Task
-from dstack.words import alike, listed
+from dstack.words import alike, base_name, listed
 
+FORK = "/multiprocessing/popen_fork.py"
+"""The file of the frames around a fork; seen on CPython 3.10 to 3.14."""
 OTHER_STRATEGIES = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}
 
 
@@ -133,8 +137,8 @@ def orphaned_advice(facts: FindingFacts, narrator: Narrator) -> Advice:
 def _new_producer(narrator: Narrator, first: Vertex) -> str:
     if first.never is not None and first.never.why == "lost lock":
         return (
-            "Start child processes with the spawn or forkserver method, or before the parent starts threads: a forked "
-            "process inherits locks that are held, but no thread that would release them."
+            "Start child processes with the spawn or forkserver method, or before the parent starts threads: "
+            f"{_forked(narrator, first)} inherits locks that are held, but no thread that would release them."
         )
     if first.never is not None and first.never.why == "queue end":
         return (
@@ -161,6 +165,13 @@ def _new_producer(narrator: Narrator, first: Vertex) -> str:
             "caller: this one is dead."
         )
     return f"Submit {describe(first)} again, or handle the error in the caller."
+
+
+def _forked(narrator: Narrator, child: Vertex) -> str:
+    """``the process forked at job.py:43``: a child of multiprocessing has the frames of its parent up to the fork."""
+    frames = narrator.details(child).frames
+    outside = user_frame(tuple(dropwhile(lambda frame: not frame.file.endswith(FORK), frames)))
+    return f"the process forked at {base_name(outside.file)}:{outside.line}" if outside else "a forked process"
 
 
 def _is_of_removed_group(index: SampleIndex, task: Task, actor: Actor | None) -> bool:

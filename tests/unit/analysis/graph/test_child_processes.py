@@ -16,7 +16,7 @@ from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import child_threads
 from dstack.errors import SnapshotFileError
-from dstack.files.snapshot_file import dumps, loads
+from dstack.files.snapshot_file import dumps, load, loads
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import ChildThreadKey
@@ -25,6 +25,7 @@ from dstack.observed.node import Ref
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
+from tests.examples.recorded import recorded
 from tests.unit.scenes import JOB, Scene, SceneProcess, SceneThread
 
 JOIN = "multiprocessing.Process.join"
@@ -225,6 +226,14 @@ def test_a_file_with_invalid_child_processes_is_rejected() -> None:
         loads(dumps(deeper))
     with pytest.raises(SnapshotFileError, match=r"\.children\[0\]\.coroutines"):
         loads(dumps(misplaced))
+
+
+def test_a_lock_lost_by_a_fork_has_the_line_of_the_fork_and_its_children_are_no_peers_of_threads() -> None:
+    analysed = AnalysedSnapshot.of(load(recorded("hangs/lock_held_at_fork")))
+
+    (finding,) = analysed.diagnosis.findings
+    assert "the process forked at lock_held_at_fork.py:41 inherits locks" in str(finding.advice)
+    assert analysed.stacks.outliers() == {}
 
 
 # Forks that wait for Ray
