@@ -103,9 +103,9 @@ def test_processes_are_below_nodes_and_threads_below_processes() -> None:
         assert lines[:3] == [
             (0, f"node {scene.nodes[0].ip}  1 process  1 waiting"),
             (1, f"driver train.py  pid {procs[0].worker.pid}  1 waiting"),
-            (2, "waits  driver train.py  ray.get → outer"),
+            (2, "waits  → outer  ray.get"),
         ]
-        assert (2, "runs  inner  inner") in lines
+        assert (2, "runs  inner  app.py:80") in lines
 
     in_stacks(scene.snapshot(), body)
 
@@ -114,7 +114,6 @@ def test_the_page_shows_the_selected_stack_with_its_source() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j")
         lines = texts(page(view))
         assert "waits in ray.get for outer" in " ".join(line.strip() for line in lines)
         assert any(line.startswith("›") and "return run_of(me)" in line for line in lines)
@@ -123,21 +122,35 @@ def test_the_page_shows_the_selected_stack_with_its_source() -> None:
     in_stacks(scene.snapshot(), body)
 
 
+def test_the_first_visit_shows_a_stack_of_the_first_finding() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        assert view.analysed
+        members = view.analysed.diagnosis.findings[0].members
+        assert view.trail[-1].vertex in members
+        line = tree(view).cursor_line
+        assert line
+        assert line.key == str(view.trail[-1].vertex)
+        assert texts(page(view))
+
+    scene, loader = waiting()
+    in_stacks(with_child(twice(scene), loader, call=LOCK), body)
+
+
 def test_enter_follows_waits_across_nodes_and_backspace_returns() -> None:
     scene, procs = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "enter")
+        await press(pilot, "enter")
         assert page(view).has_focus
         await press(pilot, "enter", "enter")
         assert [one.vertex for one in view.trail] == [proc.key for proc in procs]
         assert "inner" in texts(page(view))[0]
-        assert at(tree(view)) == "runs  inner  inner", "the tree's cursor follows"
+        assert at(tree(view)) == "runs  inner  app.py:80", "the tree's cursor follows"
         assert "driver train.py › outer › inner" in screen_text(app)
 
         await press(pilot, "backspace", "backspace")
         assert [one.vertex for one in view.trail] == [procs[0].key]
-        assert at(tree(view)).startswith("waits  driver train.py")
+        assert at(tree(view)).startswith("waits  → outer")
 
         await press(pilot, "backspace")
         assert tree(view).has_focus
@@ -149,7 +162,7 @@ def test_target_stacks_unfold_below_the_wait() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "enter", "j")
+        await press(pilot, "enter", "j")
         assert at(page(view)).startswith("→ outer")
         await press(pilot, "right")
         names = [(depth, line.text.plain.split("  ")[0]) for depth, line in page(view).visible_lines]
@@ -165,7 +178,7 @@ def test_one_of_several_targets_is_chosen() -> None:
     driver.gets(left[0], right[0])
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "enter", "enter")
+        await press(pilot, "enter", "enter")
         assert at(page(view)).startswith("→ left")
         await press(pilot, "j", "enter")
         assert view.trail[-1].vertex == right[1].key
@@ -181,7 +194,7 @@ def test_a_pending_call_has_a_page_that_leads_to_its_blocker() -> None:
     driver.gets(queued)
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "enter", "enter")
+        await press(pilot, "enter", "enter")
         assert "is queued behind Clerk.stamp" in " ".join(line.strip() for line in texts(page(view)))
         await press(pilot, "G", "enter")
         assert view.trail[-1].vertex == clerk.key
@@ -201,7 +214,6 @@ def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
     snapshot = replace(snapshot, samples=(replace(sample, workers=workers),))
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j")
         assert "ref = \\x1b[31mred [bold]" in texts(page(view))
         assert "1 local variable" in texts(page(view))
 
@@ -340,7 +352,7 @@ def test_the_trail_survives_another_snapshot() -> None:
             await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             view = app.screen
             assert isinstance(view, StacksView)
-            await press(pilot, "j", "j", "enter", "enter", "k", "r")
+            await press(pilot, "enter", "enter", "k", "r")
             before = at(page(view))
             await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
             await pilot.pause()
@@ -360,7 +372,7 @@ def test_a_jump_clears_the_filter() -> None:
         app.go_to("stacks", procs[2].key)
         await until(pilot, lambda: view.trail and view.trail[-1].vertex == procs[2].key)
         await pilot.pause()
-        assert at(tree(view)) == "runs  inner  inner"
+        assert at(tree(view)) == "runs  inner  app.py:80"
         assert view.filter_text == ""
 
     in_stacks(scene.snapshot(), body)
@@ -387,7 +399,7 @@ def test_another_view_goes_to_a_stack() -> None:
         app.go_to("stacks", procs[2].key)
         await until(pilot, lambda: view.trail and view.trail[-1].vertex == procs[2].key)
         assert not view.is_merged
-        assert at(tree(view)) == "runs  inner  inner"
+        assert at(tree(view)) == "runs  inner  app.py:80"
 
     in_stacks(scene.snapshot(), body)
 
@@ -396,7 +408,7 @@ def test_copy_export_and_open() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "y")
+        await press(pilot, "y")
         assert "waits in ray.get for outer" in app.clipboard
         exported = view.to_export()
         assert exported
@@ -415,7 +427,6 @@ def test_copy_export_and_open() -> None:
 def test_the_view_fits_into_80_columns_and_24_rows() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert view.has_class("narrow")
-        await press(pilot, "j", "j")
         text = screen_text(app)
         assert "driver train.py" in text
         assert "waits in ray.get" in text

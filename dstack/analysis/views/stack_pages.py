@@ -19,21 +19,29 @@ from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Worker
 from dstack.model.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 from dstack.observed.processes import Coroutine, Frame, Process, Thread
+from dstack.words import base_name
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSummary:
-    """A thread or coroutine with the key that its vertex has or would have; ``words`` name its call or function.
+    """A thread or coroutine with the key that its vertex has or would have.
 
-    ``is_torn`` is :attr:`dstack.observed.processes.Thread.torn`.
+    ``does`` is its call, or its function and line; ``target`` names what it waits for, if known. ``is_torn`` is
+    :attr:`dstack.observed.processes.Thread.torn`.
     """
 
     key: Key
     name: str
     worker_id: str
     activity: Activity
-    words: str
+    does: str
+    target: str = ""
     is_torn: bool = False
+
+    @property
+    def words(self) -> str:
+        """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function and the line."""
+        return f"{self.does} → {self.target}" if self.target else self.does
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +77,16 @@ def thread_summaries(index: SampleIndex, vertices: Mapping[Key, Vertex], worker_
         *((ThreadKey(worker_id, thread.os_thread_id), thread) for thread in process.threads),
         *((CoroutineKey(worker_id, coroutine.coroutine_id), coroutine) for coroutine in process.coroutines),
     ]
-    return [
-        ThreadSummary(
-            key=key,
-            name=execution_name(index, vertices, key, worker_id, execution),
-            worker_id=worker_id,
-            activity=activity_of(vertices.get(key), execution),
-            words=_words(index, vertices, vertices.get(key), execution),
-            is_torn=is_torn(execution),
-        )
-        for key, execution in found
-    ]
+    return [_summary(index, vertices, key, worker_id, execution) for key, execution in found]
+
+
+def _summary(
+    index: SampleIndex, vertices: Mapping[Key, Vertex], key: Key, worker_id: str, execution: Thread | Coroutine
+) -> ThreadSummary:
+    name = execution_name(index, vertices, key, worker_id, execution)
+    does, target = _does(index, vertices, vertices.get(key)) or (_function(index, execution, name), "")
+    activity = activity_of(vertices.get(key), execution)
+    return ThreadSummary(key, name, worker_id, activity, does, target, is_torn=is_torn(execution))
 
 
 def execution_name(
@@ -108,10 +115,10 @@ def _threads_of(index: SampleIndex, worker_id: str, child: Process) -> ChildThre
     summaries = (
         ThreadSummary(
             key=key,
-            name=name_in_child(index, child, one),
+            name=(name := name_in_child(index, child, one)),
             worker_id=worker_id,
             activity="waiting" if one.call else activity_of(None, one),
-            words=call_in_words(one.call) or _function(index, one),
+            does=call_in_words(one.call) or _function(index, one, name),
             is_torn=is_torn(one),
         )
         for key, one in found
@@ -131,23 +138,25 @@ def worker_name(index: SampleIndex, worker: Worker) -> str:
     return names.process(subjects.process(index, worker.worker_id))
 
 
-def _words(
-    index: SampleIndex, vertices: Mapping[Key, Vertex], vertex: Vertex | None, execution: Thread | Coroutine
-) -> str:
-    """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function of the innermost user frame."""
+def _does(index: SampleIndex, vertices: Mapping[Key, Vertex], vertex: Vertex | None) -> tuple[str, str] | None:
+    """``ray.get`` and ``Clerk.stamp (+2 more)``: the call that waits and its target; None if there is no wait."""
     if vertex is not None and vertex.never is not None:
-        return in_words(vertex.never)
+        return in_words(vertex.never), ""
     if vertex is None or vertex.wait is None:
-        return _function(index, execution)
-    call = vertex.wait.call
+        return None
     known = [key for key in dict.fromkeys(targets_of(vertex)) if not vertices[key].waker_of]
     more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
-    return f"{call} → {sentences.name(index, vertices[known[0]])}{more}" if known else call
+    return vertex.wait.call, f"{sentences.name(index, vertices[known[0]])}{more}" if known else ""
 
 
-def _function(index: SampleIndex, execution: Thread | Coroutine) -> str:
+def _function(index: SampleIndex, execution: Thread | Coroutine, name: str) -> str:
+    """``Clerk.stamp  app.py:12``; without the function if the execution is named after it."""
     frame = innermost_shown(index.snapshot.frames_of(execution))
-    return frame.function if frame else ""
+    if frame is None:
+        return ""
+    place = f"{base_name(frame.file)}:{frame.line}"
+    is_named = name.rpartition(".")[2] == frame.function.rpartition(".")[2]
+    return place if is_named else f"{frame.function}  {place}"
 
 
 MAX_DEPENDENCIES = 200

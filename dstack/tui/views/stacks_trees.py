@@ -253,7 +253,7 @@ class ProcessTree:
         worker_id = process_threads.worker.worker_id
         keys = self.found.get(worker_id) if self.found else None
         threads = [strand for strand in process_threads.threads if not keys or strand.key in keys]
-        lines = [_strand(strand, self.changes) for strand in threads]
+        lines = [_strand(strand, self.changes, process_threads.name) for strand in threads]
         if process_threads.others and not keys:
             text = SafeText(f"{plural(len(process_threads.others), 'thread')} of Ray and its libraries", "dim italic")
             others = process_threads.others
@@ -285,9 +285,11 @@ def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
     return [f"node/{node_id}", f"worker/{worker_id}", *below, str(vertex)]
 
 
-def _strand(strand: ThreadSummary, changes: SnapshotChanges | None = None) -> Line:
-    text = activity_word(strand.activity).append(strand.name)
-    text.append(f"  {strand.words}", "dim")
+def _strand(strand: ThreadSummary, changes: SnapshotChanges | None = None, process: str = "") -> Line:
+    """What it does, its name unless that is the one of its process, what it waits for, and its call or function."""
+    parts = ("" if strand.name == process else strand.name, f"→ {strand.target}" if strand.target else "")
+    text = activity_word(strand.activity).append("  ".join(filter(None, parts)))
+    text.append(f"{'  ' * any(parts)}{strand.does}", "dim")
     text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
     mark = changes.executions.get(strand.key) if changes else None
     return Line(str(strand.key), marked(mark, text), data=About(vertex=strand.key, workers=(strand.worker_id,)))

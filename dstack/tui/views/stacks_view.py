@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 from textual import events, on
@@ -92,6 +93,15 @@ class PagePane(Vertical):
         return next((line.key for line in lines), "execution")
 
 
+def first_stack(analysed: AnalysedSnapshot) -> Key | None:
+    """The first stack of the first finding, else the first that waits."""
+    findings = analysed.diagnosis.findings
+    members = (key for finding in findings for key in (*finding.members, *finding.blocked_behind))
+    waiting = (one.key for one in analysed.stacks.running().executions if one.activity == "waiting")
+    pages = analysed.stacks.pages
+    return next((key for key in chain(members, waiting) if pages.frames_of(key) and pages.path_to(key)), None)
+
+
 def _trail_in_words(stacks: Stacks, trail: Sequence[Page]) -> str:
     """The names of the last pages, the current one last."""
     found = [stacks.pages.page(page.vertex) if page.vertex else None for page in trail[-SHOWN_TRAIL:]]
@@ -148,8 +158,11 @@ class StacksView(GroupedView):
             yield PagePane()
 
     def show(self, analysed: AnalysedSnapshot) -> None:
-        """Show the stacks; cursor, folds and page stay."""
+        """Show the stacks; cursor, folds and page stay. At first the cursor is on a stack of the first finding."""
         self._show_tree()
+        if not self.trail and self._selected is None and (vertex := first_stack(analysed)) is not None:
+            self.trail = [Page(vertex=vertex)]
+            self._follow(self.trail[0])
         self._show_page()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -60,7 +60,7 @@ def test_a_process_shows_its_threads_apart_from_those_of_ray() -> None:
     process_threads = stacks_of(scene).process_threads(actor.worker)
 
     assert [(thread.name, thread.activity, thread.words) for thread in process_threads.threads] == [
-        ("Clerk.stamp", "running", "stamp")
+        ("Clerk.stamp", "running", "app.py:10")
     ]
     assert [thread.name for thread in process_threads.others] == ['thread "listener"']
     assert process_threads.trouble == ""
