@@ -67,8 +67,10 @@ def test_a_profile_opens_from_the_driver_down_with_shares_and_states() -> None:
         assert "main:25 12 s  75 %" in screen_text(app)
         await press(pilot, "G")
         assert "time.sleep  sleeps" in figures(view)
-        assert "6.0 s of 16 s = 38 %" in figures(view)
-        await press(pilot, "g", "j", "j")
+        assert "6.0 s of 16 s = 38 %  in all 2 places 12 s = 75 %" in figures(view)
+        await press(pilot, "g")
+        assert "75 %     12 s  Reward.model  /srv/app/train.py:9" in figures(view), "the most time of its own"
+        await press(pilot, "j", "j")
         assert "main  /srv/app/train.py:25  scores = ray.get(rewards)" in figures(view)
         await search(pilot, "reward.model")
         assert screen_text(app).count("*Reward.model") == 2
@@ -110,7 +112,9 @@ def test_c_lists_functions_with_the_callers_and_callees_of_the_selected_one() ->
             ["Reward.score: queued behind", "ray.get"],
         ]
         await press(pilot, "enter", "j", "enter")
-        assert figures(view) == "time.sleep\ntotal 12 s = 75 %  self 12 s = 75 %", "a callee is the selected function"
+        assert figures(view) == "time.sleep  sleeps\ntotal 12 s = 75 %  self 12 s = 75 %", (
+            "a callee is the selected function"
+        )
         await press(pilot, "m", "g")
         assert figures(view).startswith("time.sleep"), "the most time of its own"
         await press(pilot, "backspace")

@@ -128,6 +128,27 @@ def functions_of(stacks: WeightedStacks) -> list[FunctionWeight]:
     return sorted(found.values(), key=lambda one: (-one.total, -one.own, one.step))
 
 
+def places_of(stacks: WeightedStacks, step: PathStep) -> tuple[int, int]:
+    """The weight of all stacks with a function, each counted once, and the number of paths that lead to it."""
+    wanted, weight, paths = without_line(step), 0, set()
+    for stack in stacks.stacks:
+        found = (at for at, one in enumerate(stack.frames) if one.name == step.name and without_line(one) == wanted)
+        if (at := next(found, None)) is not None:
+            weight += stack.weight
+            paths.add((stack.groups, stack.frames[: at + 1]))
+    return weight, len(paths)
+
+
+def innermost_of(stacks: WeightedStacks) -> list[FunctionWeight]:
+    """The functions of the application that were innermost, or the last steps without any; the most time first."""
+    found: dict[tuple[str, ...], FunctionWeight] = {}
+    for stack in stacks.stacks:
+        own = (step for step in reversed(stack.frames) if step.origin == "user" and step.is_frame)
+        if (step := next(own, stack.frames[-1] if stack.frames else None)) is not None:
+            found.setdefault(without_line(step), FunctionWeight(step)).own += stack.weight
+    return sorted(found.values(), key=lambda one: (-one.own, one.step))
+
+
 def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
     """The same stacks with functions instead of lines: each function has its first line in any of them.
 

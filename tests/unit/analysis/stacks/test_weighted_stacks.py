@@ -17,6 +17,8 @@ from dstack.analysis.stacks.weighted_stacks import (
     app_samples,
     by_function,
     functions_of,
+    innermost_of,
+    places_of,
     recorded_stacks,
     stacks_of,
 )
@@ -214,3 +216,14 @@ def test_a_function_counts_once_for_each_stack_that_it_is_in(drawn: list[tuple[s
         name: (sum(w for frames, w in drawn if name in frames), sum(w for frames, w in drawn if frames[-1] == name))
         for name in set("".join(frames for frames, _ in drawn))
     }
+    for name, (total, _) in found.items():
+        paths = {frames[: frames.index(name)] for frames, _ in drawn if name in frames}
+        assert places_of(stacks, step(name)) == (total, len(paths))
+
+
+def test_the_innermost_function_of_the_application_has_the_time_of_what_it_calls() -> None:
+    sleep = PathStep("time.sleep", state="sleeps")
+    paths = [((step("f"), step("g"), sleep), 2), ((step("f"), sleep), 5), ((sleep,), 1)]
+    stacks = WeightedStacks.summed("drawn", "samples", (((), path, weight) for path, weight in paths))
+
+    assert [(one.step.name, one.own) for one in innermost_of(stacks)] == [("f", 5), ("g", 2), ("time.sleep", 1)]
