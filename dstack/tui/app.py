@@ -93,6 +93,8 @@ ANSWERS: dict[str, Any] = {"trouble": "", "remedy": "", "lost_at": None}
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
 """So many snapshots of a running cluster are kept, with so many workers together, but at least two; of files all."""
 TICK_S = 1.0
+BREAKPOINTS = [(0, "-short"), (30, "-tall")]
+"""From so many rows on, a long headline is wrapped instead of cut."""
 TITLE_WIDTH = 20
 """The columns of the names in the command palette."""
 DIALOG_WIDTH, DIALOG_EDGE = 94, 8
@@ -213,6 +215,7 @@ class DstackApp(OutputApp):
     CSS_PATH: ClassVar[list[str | PurePath]] = ["app.tcss", *(f"views/{name}.tcss" for name in STYLED)]
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {name: partial(VIEWS.make, name) for name in VIEWS}
     DEFAULT_MODE = "verdict"
+    VERTICAL_BREAKPOINTS = BREAKPOINTS
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandLines}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(

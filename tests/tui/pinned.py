@@ -11,24 +11,30 @@ from typing import Any
 from textual.pilot import Pilot
 
 from dstack.tui.app import DstackApp
+from dstack.tui.views.bars import TopBar
 from tests.tui.pilots import DEADLINE_S, screen_text
 
 PICTURES = Path(__file__).with_name("pictures")
 
 
-TOP, BOTTOM = 3, 1
-"""The rows of the bars, which one picture of their own shows: so their change concerns no other."""
+BOTTOM = 1
+"""The rows of the bar below. One picture of their own shows the bars: so their change concerns no other."""
+
+
+def top_of(app: DstackApp) -> int:
+    """The rows of the bar above."""
+    return app.screen.query_one(TopBar).size.height
 
 
 def body_of(app: DstackApp) -> str:
     """The text of the view between its bars."""
-    return "\n".join(screen_text(app).split("\n")[TOP:-BOTTOM])
+    return "\n".join(screen_text(app).split("\n")[top_of(app) : -BOTTOM])
 
 
 def bars_of(app: DstackApp) -> str:
     """The text of the bars."""
     rows = screen_text(app).split("\n")
-    return "\n".join((*rows[:TOP], *rows[-BOTTOM:]))
+    return "\n".join((*rows[: top_of(app)], *rows[-BOTTOM:]))
 
 
 async def require_pinned(

@@ -151,6 +151,10 @@ def test_workers_have_rows_below_their_nodes_and_a_head_says_what_is_missing() -
         assert "13 attempts in 1 min" in head(app)
         assert "7 older ones left out" in head(app)
         assert "◆" in screen_text(app)
+        assert "─ r resources" in head(app)
+        assert "■ stuck" not in head(app), "only what is drawn is explained"
+        await go_to_row(view, pilot, "node 10.0.0.2")
+        assert "9 attempts: 7 finished, 1 failed, 1 running\nRan for: train 20 s, load 20 s" in detail(view)
 
     in_timeline(Workshop().with_history(), body)
 

@@ -166,12 +166,13 @@ class RowTrack:
 
 
 class TimelineRows:
-    """All tracks of a timeline in one grouping."""
+    """All tracks of a timeline in one grouping, and the kinds of bars and marks that are drawn."""
 
     def __init__(self, timeline: Timeline, grouping: Grouping) -> None:
         self.timeline = timeline
         self.grouping = grouping
         self._labels: dict[tuple[str, str, str, str, str], int] = {}
+        self.kinds = {STUCK if mark.is_stuck else WAITING for mark in timeline.marks}
         self._runs = {id(one.attempt): one for track in timeline.tracks for one in track.slices}
         self.tracks = list(self._tracks())
 
@@ -276,6 +277,8 @@ class TimelineRows:
         running = [self._runs[id(attempt)] for attempt, _ in attempts if id(attempt) in self._runs]
         running += _unstarted_failures(attempts)
         in_order = in_lanes(running)
+        waits = (one for found in phases.values() for one in found if one.phase != "running" and one.duration_s > 0)
+        self.kinds |= {self._kind(one) for one in running} | {KIND_OF_PHASE[one.phase] for one in waits}
 
         def bar(one: Slice) -> Bar:
             return Bar(one.began_at, one.ended_at, self._kind(one), one.attempt, label_of[id(one.attempt)])

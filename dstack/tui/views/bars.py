@@ -59,10 +59,13 @@ class Status:
 
 
 class TopBar(Vertical):
-    """Three rows: verdict and headline; coverage, age, current step and source; the views with their keys."""
+    """Three rows: verdict and headline; coverage, age, current step and source; the views with their keys.
+
+    On a tall screen a long headline takes up to three rows.
+    """
 
     DEFAULT_CSS = """
-    TopBar { height: 3; dock: top; background: $panel; }
+    TopBar { height: auto; dock: top; background: $panel; }
     TopBar > Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     TopBar > #verdict { text-style: bold; }
     TopBar > #verdict.deadlock, TopBar > #verdict.hang { color: $text-error; }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,11 +21,11 @@ from dstack.analysis.history.slices import (
     Slice,
     slices_of,
 )
-from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.history.task_index import Attempt, State
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, RangeSums, Timeline
-from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
+from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, RowTrack, TimelineRow
 from dstack.model.vertex_keys import Key
 from dstack.report.critical_path_text import path_in_words
 from dstack.report.rich_text import SafeText
@@ -57,6 +57,13 @@ NAMES_OF_KINDS = {
     STUCK: "that can never proceed",
     FAILED: "failed",
 } | {kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()}
+NOW = {
+    RUNNING: f"{RUNNING_GLYPH} runs",
+    WAITING: f"{MARK_GLYPH} waits now",
+    STUCK: f"{STUCK_GLYPH} stuck",
+    FAILED: f"{FAILED_GLYPH} failed",
+}
+COUNTED: dict[State, str] = {"finished": "finished", "failed": "failed", "running": "running", "pending": "not started"}
 SHOWN_FUNCTIONS, SHOWN_IN_RANGE = 4, 20
 Colouring = Literal["state", "chain", "path"]
 COLOURINGS: tuple[Colouring, ...] = ("state", "chain", "path")
@@ -69,16 +76,15 @@ def short_name(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def legend(colouring: Colouring) -> Text:
-    """What the glyphs and colours are."""
-    waits = "  ".join(f"{glyph} {LETTERS[kind]} {SHORT_WAITS[phase]}" for phase, kind, glyph in _waits())
-    runs = {"state": "█ ran", "chain": "coloured by chain", "path": f"{ON_PATH} on the critical path"}[colouring]
-    now = f"{RUNNING_GLYPH} runs  {MARK_GLYPH} waits now  {STUCK_GLYPH} stuck  {FAILED_GLYPH} failed"
-    return SafeText(f"{runs}  {now}    before: {waits}")
-
-
-def _waits() -> Iterator[tuple[Phase, int, str]]:
-    return ((phase, kind, WAIT_GLYPHS[kind]) for phase, kind in KIND_OF_PHASE.items())
+def legend(colouring: Colouring, kinds: Collection[int]) -> Text:
+    """What the glyphs and colours are, of these kinds of bars."""
+    ran = {"state": "█ ran" if FINISHED in kinds else "", "chain": "coloured by chain"}
+    now = [words for kind, words in NOW.items() if kind in kinds]
+    waits = [(kind, phase) for phase, kind in KIND_OF_PHASE.items() if kind in kinds]
+    before = [f"{WAIT_GLYPHS[kind]} {LETTERS[kind]} {SHORT_WAITS[phase]}" for kind, phase in waits]
+    runs = ran.get(colouring, f"{ON_PATH} on the critical path")
+    text = "  ".join(filter(None, (runs, *now)))
+    return SafeText(f"{text}    before: {'  '.join(before)}" if before else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +129,33 @@ class TimelineTexts:
         """What is selected: an attempt with its times, or what waits at a time."""
         row = selection.row
         attempt = attempt_of(selection)
-        if row.depth == 0:
-            yield SafeText(row.title, "bold")
-        elif row.levels is not None:
+        if row.levels is not None:
             yield from self._many(selection, row.levels.bars)
         elif attempt is None:
             yield from self._gap(selection)
         if attempt is not None and (row.bars is not None or len(selection.numbers) == 1):
             yield from self._attempt(attempt, selection)
         yield from self._marks(row, attempt)
+
+    def tracks(self, title: str, tracks: Sequence[RowTrack]) -> Iterator[Text]:
+        """What ran in the tracks of a heading, or in one: the attempts by state, then the functions by their time."""
+        attempts = [one for track in tracks for one in track.attempts if one.task.kind != "DRIVER_TASK"]
+        states = Counter(attempt.state for attempt in attempts)
+        yield SafeText().append(title, "bold").append(f"  {plural(len(tracks), 'row')}" if len(tracks) > 1 else "")
+        counts = ", ".join(f"{states[state]:,} {words}" for state, words in COUNTED.items() if states[state])
+        yield SafeText(f"{plural(len(attempts), 'attempt')}{f': {counts}' if counts else ''}")
+        marks = [mark for track in tracks for mark in track.marks]
+        if marks:
+            stuck = sum(mark.is_stuck for mark in marks)
+            yield SafeText(f"{MARK_GLYPH} {len(marks):,} waiting now, {stuck:,} of them stuck")
+        seconds: Counter[str] = Counter()
+        for one in attempts:
+            seconds[self.name(one)] += self._run_us(one)
+        busiest = [
+            f"{name} {short_duration(us / 1_000_000)}" for name, us in seconds.most_common(SHOWN_FUNCTIONS) if us
+        ]
+        if busiest:
+            yield SafeText(f"Ran for: {', '.join(busiest)}")
 
     def _many(self, selection: Selection, bars: Bars) -> Iterator[Text]:
         """The number of bars in a cell by kind, and their functions."""
@@ -183,11 +207,17 @@ class TimelineTexts:
     def _duration(self, attempt: Attempt) -> str:
         if attempt.started_at is None:
             return ""
-        end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
-        lasts = short_duration(max(0.0, end - attempt.started_at))
+        lasts = short_duration(self._run_us(attempt) / 1_000_000)
         if attempt.ended_at is None and id(attempt) in self.timeline.mark_of:
             return f" {lasts} ago"
         return f" {'for' if attempt.ended_at is None else 'after'} {lasts}"
+
+    def _run_us(self, attempt: Attempt) -> int:
+        """How long it has run; 0 if it has not begun."""
+        if attempt.started_at is None:
+            return 0
+        end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
+        return max(0, round((end - attempt.started_at) * 1_000_000))
 
     def _times(self, attempt: Attempt) -> Text:
         """When it was submitted, what it waited for, and when it began to run."""

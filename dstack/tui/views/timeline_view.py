@@ -282,7 +282,8 @@ class TimelineView(View):
 
     def _show_head(self) -> None:
         figures, *limits = self._head or (Text(),)
-        lines = [figures, legend(self.colouring), *limits] if self._head else []
+        kinds = self.rows.kinds if self.rows else ()
+        lines = [figures, legend(self.colouring, kinds), *limits] if self._head else []
         self.query_one("#head", Static).update(Text("\n").join(lines))
 
     @on(Gantt.Viewed)
@@ -316,7 +317,12 @@ class TimelineView(View):
         if self._range.shown is not None:
             has = self._search.has if self._search else lambda attempt: True
             return list(self._texts.sums(self._texts.timeline.sums(*self._range.shown, has)))
-        return list(self._texts.details(selection))
+        row, details = selection.row, list(self._texts.details(selection))
+        if row.depth and (row.levels is not None or selection.picked is not None):
+            return details
+        tracks = [track for track in self.rows.tracks if row.fold in (track.key, track.group_key)] if self.rows else []
+        title = tracks[0].title if row.depth and tracks else row.title
+        return [*self._texts.tracks(title, tracks), *(details if row.depth else ())]
 
     def _links(self) -> list[Link]:
         """Lines from the caller of the attempt under the cursor, and to one of its callees on each track."""
@@ -574,7 +580,7 @@ class TimelineView(View):
             return None
         shown = self._gantt.window
         window = Window(shown.began_at, shown.ended_at, TEXT_WIDTH - TITLE_WIDTH)
-        lines = [self._texts.head().plain, legend(self.colouring).plain]
+        lines = [self._texts.head().plain, legend(self.colouring, self.rows.kinds).plain]
         lines.append(" " * TITLE_WIDTH + ruler(window, self.rows.timeline.began_at))
         for row in self._gantt.rows[:EXPORTED_ROWS]:
             drawing = RowDrawing.of(row, window, None, self._label)
