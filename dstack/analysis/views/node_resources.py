@@ -31,8 +31,10 @@ class Amount:
 
     @property
     def words(self) -> str:
-        """``CPU 2 of 4 used, 2 free``; bytes as GiB."""
+        """``CPU 2 of 4 used, 2 free``; ``memory 1.0 of 2.0 GiB used``."""
         title = TITLES.get(self.name, self.name)
+        if self.name in names.BYTES and self.free is not None:
+            return f"{title} {max(0.0, self.total - self.free) / 2**30:.1f} of {self._figure(self.total)} used"
         if self.free is None:
             return f"{title} {self._figure(self.total)}, use unknown"
         used = max(0.0, self.total - self.free)

@@ -214,7 +214,7 @@ class ClusterLines:
     def _below_node(self, group: WorkerGroup, node: Node) -> list[Line]:
         lines = list(_host_lines(node))
         if amounts := " · ".join(one.words for one in self.inventory.resources.amounts(node) if node.alive):
-            lines.append(Line(f"amounts/{node.node_id}", SafeText(amounts), data=node))
+            lines.append(Line(f"amounts/{node.node_id}", SafeText(amounts), data=node, hanging_indent=0))
         lines += [_resident(one, node) for one in self.inventory.resources.placement_groups_on(node)]
         lines += self._worker_lines(group.key, group.workers)
         if dead := self.inventory.dead_actors(node):
@@ -337,18 +337,11 @@ def _part_key(key: str, start: int) -> str:
 
 
 def _host_lines(node: Node) -> Iterator[Line]:
-    """The host, its disks and its GPUs."""
-    yield Line(
-        f"host/{node.node_id}",
-        SafeText(" · ".join(cluster_text.host_figures(node)) or "host not read", "dim"),
-        data=node,
-    )
-    for key, title, figures in (
-        ("disks", "disk: ", cluster_text.disk_figures(node)),
-        ("gpus", "", cluster_text.gpu_figures(node)),
-    ):
-        if figures:
-            yield Line(f"{key}/{node.node_id}", SafeText(title + " · ".join(figures), "dim"), data=node)
+    """The host and its GPUs; its disks are in the pane."""
+    host = " · ".join(cluster_text.host_figures(node)) or "host not read"
+    yield Line(f"host/{node.node_id}", SafeText(host, "dim"), data=node)
+    if gpus := cluster_text.gpu_figures(node):
+        yield Line(f"gpus/{node.node_id}", SafeText(" · ".join(gpus), "dim"), data=node)
 
 
 def _resident(resident: GroupOnNode, node: Node) -> Line:

@@ -68,8 +68,8 @@ class ClusterDetails:
         yield SafeText().append(f"{names.node(node)} {node.hostname}", "bold").append(f"  {node.node_id}", "dim")
         if not node.alive:
             yield SafeText(f"The node is dead: {node.death_cause or 'no cause given'}", "red")
-        yield SafeText(" · ".join(cluster_text.host_figures(node)) or "Host not read: no probe reached it.")
-        yield SafeText(" · ".join(amount.words for amount in self.inventory.resources.amounts(node)))
+        if not cluster_text.host_figures(node):
+            yield SafeText("Host not read: no probe reached it.")
         if node.host.disks:
             yield SafeText(f"disk: {' · '.join(cluster_text.disk_figures(node))}").append(
                 f"  {cluster_text.disk_paths(node)}", "dim"
