@@ -44,9 +44,10 @@ def short(function: str) -> str:
     return function.rpartition("<locals>.")[2]
 
 
-def activity_word(activity: Activity) -> SafeText:
-    """``waits``, ``runs`` or ``off CPU``, for the begin of a line."""
-    return SafeText().append(f"{WORDS[activity][0]}  ", ACTIVITY_STYLES[activity])
+def activity_word(activity: Activity, *, sleeps: bool = False) -> SafeText:
+    """``waits``, ``runs``, ``sleeps`` or ``off CPU``, for the begin of a line."""
+    word = "sleeps" if sleeps and activity == "off CPU" else WORDS[activity][0]
+    return SafeText().append(f"{word}  ", ACTIVITY_STYLES[activity])
 
 
 def frame_location(frame: PathStep) -> str:
@@ -132,7 +133,8 @@ class _ProcessTree:
 
     def _thread(self, thread: ThreadSummary) -> Text:
         """What the thread does, and its frames below, outermost first."""
-        text = activity_word(thread.activity).append(thread.name, "bold").append(f"  {thread.words}")
+        text = activity_word(thread.activity, sleeps=thread.sleeps).append(thread.name, "bold")
+        text.append(f"  {thread.words}")
         text.append(f"  {TORN_STACK}" if thread.is_torn else "", "yellow")
         lines = [frame_line(self._chosen.snapshot, step) for step in self._path(thread)]
         return Text("\n").join([text, *(SafeText("   ").append_text(line) for line in lines)])

@@ -11,7 +11,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.shown_frames import FoldedFrame, fold_imports, innermost_shown
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import asyncio_task, describe, in_words
-from dstack.analysis.naming.vertex_details import details_of, is_torn
+from dstack.analysis.naming.vertex_details import details_of, is_sleeping, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import Activity, activity_of, call_in_words
 from dstack.analysis.views.distributed_stack import group_similar
@@ -26,8 +26,8 @@ from dstack.words import base_name
 class ThreadSummary:
     """A thread or coroutine with the key that its vertex has or would have.
 
-    ``does`` is its call, or its function and line; ``target`` names what it waits for, if known. ``is_torn`` is
-    :attr:`dstack.observed.processes.Thread.torn`.
+    ``does`` is its call, or its function and line; ``target`` names what it waits for, if known. ``sleeps`` says why a
+    thread is off the CPU. ``is_torn`` is :attr:`dstack.observed.processes.Thread.torn`.
     """
 
     key: Key
@@ -36,6 +36,7 @@ class ThreadSummary:
     activity: Activity
     does: str
     target: str = ""
+    sleeps: bool = False
     is_torn: bool = False
 
     @property
@@ -86,7 +87,8 @@ def _summary(
     name = execution_name(index, vertices, key, worker_id, execution)
     does, target = _does(index, vertices, vertices.get(key)) or (_function(index, execution, name), "")
     activity = activity_of(vertices.get(key), execution)
-    return ThreadSummary(key, name, worker_id, activity, does, target, is_torn=is_torn(execution))
+    sleeps = is_sleeping(execution, index.snapshot.frames_of(execution))
+    return ThreadSummary(key, name, worker_id, activity, does, target, sleeps, is_torn(execution))
 
 
 def execution_name(
@@ -119,6 +121,7 @@ def _threads_of(index: SampleIndex, worker_id: str, child: Process) -> ChildThre
             worker_id=worker_id,
             activity="waiting" if one.call else activity_of(None, one),
             does=call_in_words(one.call) or _function(index, one, name),
+            sleeps=is_sleeping(one, index.snapshot.frames_of(one)),
             is_torn=is_torn(one),
         )
         for key, one in found

@@ -288,7 +288,7 @@ def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
 def _strand(strand: ThreadSummary, changes: SnapshotChanges | None = None, process: str = "") -> Line:
     """What it does, its name unless that is the one of its process, what it waits for, and its call or function."""
     parts = ("" if strand.name == process else strand.name, f"→ {strand.target}" if strand.target else "")
-    text = activity_word(strand.activity).append("  ".join(filter(None, parts)))
+    text = activity_word(strand.activity, sleeps=strand.sleeps).append("  ".join(filter(None, parts)))
     text.append(f"{'  ' * any(parts)}{strand.does}", "dim")
     text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
     mark = changes.executions.get(strand.key) if changes else None

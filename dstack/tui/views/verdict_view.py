@@ -49,8 +49,11 @@ class VerdictView(OutlineView):
     """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold; l shows its logs.
 
     Enter on an entry goes to its stack, w to its waits, o opens its line of code; on a finding, x, w and o go to its
-    first entry. Findings are marked as new or changed
-    since the snapshot before; those that are gone are listed last.
+    first entry. Findings are marked as new or changed since the snapshot before; those that are gone are listed last.
+
+    Deadlock: waits that depend only on each other. Hang: waits that nothing can end. Stalled: the job is at rest, and
+    what would end its wait is not known. Running: calls run, or time may end the waits. Idle: no job has work. Blocked
+    behind: depends on a finding without being part of it.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [STACK, WAITS, LOGS]
