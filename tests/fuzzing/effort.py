@@ -25,9 +25,9 @@ def tries(thorough: int) -> int:
 def examples(thorough: int = 100, **others: Any) -> settings:
     """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run.
 
-    Random snapshots may be too large to be drawn, which is no failure of what they test.
+    Random snapshots may be too large to be drawn, or slow to draw on a busy machine: no failures of what they test.
     """
-    suppressed = [HealthCheck.data_too_large, *others.pop("suppress_health_check", ())]
+    suppressed = [HealthCheck.data_too_large, HealthCheck.too_slow, *others.pop("suppress_health_check", ())]
     return settings(
         max_examples=tries(thorough),
         deadline=None,

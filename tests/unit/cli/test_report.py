@@ -74,7 +74,7 @@ def test_a_directory_is_the_past_of_its_newest_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_job_is_found_by_its_script() -> None:
-    assert "job 02000000 only" in run(FILE, "--job", "two_actors.py", "-o", "-").stdout
+    assert "job two_actors.py (02000000) only" in run(FILE, "--job", "two_actors.py", "-o", "-").stdout
     assert "No job is called nothing" in run(FILE, "--job", "nothing", "-o", "-").stderr
 
 
