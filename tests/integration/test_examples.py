@@ -52,7 +52,6 @@ if sys.version_info < (3, 11):
     UNSUITABLE["look_alikes/cancelled_call_goes_on"] = "CPython 3.10 does not count the cancellations of a task"
 
 QUICK = (
-    "argument_never_comes",
     "gpu_pipeline",
     "hangs/across_two_jobs",
     "hangs/actor_in_two_graphs",
@@ -60,12 +59,10 @@ QUICK = (
     "hangs/child_output_unread",
     "hangs/engine_loop_raised",
     "hangs/exit_behind_thread",
-    "hangs/failed_call_never_fetched",
     "hangs/gate_without_slot",
     "hangs/label_of_no_node",
     "hangs/lock_held_at_fork",
     "hangs/message_queue_lost_message",
-    "hangs/polling_ring_without_end",
     "hangs/request_to_child_server",
     "hangs/request_to_stuck_server",
     "hangs/sync_get_in_async_method",
@@ -75,17 +72,14 @@ QUICK = (
     "look_alikes/gil_held_in_c",
     "look_alikes/graph_slow_stage",
     "look_alikes/main_awaits_file_watcher",
-    "look_alikes/polling_ring",
-    "look_alikes/polls_buffer_of_slow_producer",
     "look_alikes/timer_ends_wait",
     "nested_get_one_cpu",
     "polling",
     "ring_of_five",
-    "self_call",
     "slow_actor_queue",
     "two_actors",
 )
-"""Simple programs, and one for each way of reading that ``integration/waits`` does not cover, for `make test`.
+"""Simple programs, and one for each way of reading that no other quick test on a cluster covers, for `make test`.
 
 Of every program a unit test checks the verdict and the report on its recorded snapshot.
 """

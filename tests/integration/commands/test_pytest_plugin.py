@@ -125,6 +125,7 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_test_whose_calls_could_deadlock_in_another_order_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
