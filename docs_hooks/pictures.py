@@ -98,6 +98,7 @@ PICTURES_OF = (
     Picture("timeline", "timeline", size=(124, 34), file=RECORDED_CALLS),
     Picture("profile", "flame", ("down",) * 4, size=(120, 22), file=RECORDED_PROFILE, is_profile=True),
     Picture("profile_lines", "flame", ("L",), size=(130, 30), file=RECORDED_PROFILE, is_profile=True),
+    Picture("stacks", "stacks", size=(120, 22), file=RECORDED / "two_actors.json.gz"),
     Picture("calls", "calls", size=(124, 30), file=RECORDED_CALLS),
     Picture("history", "history", size=(120, 32), made=lambda: three()[1]),
 )

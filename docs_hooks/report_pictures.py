@@ -48,6 +48,7 @@ SHOTS = (
     Shot("report", RECORDED_CALLS, 920),
     Shot("report_dark", RECORDED_CALLS, 920, is_dark=True),
     Shot("report_timeline", RECORDED_CALLS, 620, "timeline"),
+    *(Shot(f"report_{one}", RECORDED_CALLS, 620, one) for one in ("waits", "calls", "stacks", "cluster")),
     Shot("profile", RECORDED_PROFILE, 1330),
     _study("slow_leaves", "waits", 340),
     _study("slow_leaves", "timeline", 588),
