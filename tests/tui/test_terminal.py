@@ -80,7 +80,7 @@ def test_a_recording_is_shown_without_a_snapshot(tmp_path: Path) -> None:
 
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:
         screen.wait_for("Recording recording.json.gz")
-        screen.wait_for("step 30")
+        screen.wait_for("step:10 30")
         screen.press("1")
         screen.wait_for("No snapshot: only recordings or profiles were opened.")
         screen.press("q")
