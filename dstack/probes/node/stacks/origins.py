@@ -32,14 +32,14 @@ class Origins:
 
     def __init__(self) -> None:
         ray, own = importlib.util.find_spec("ray"), importlib.util.find_spec("dstack")
+        folders = (own and own.submodule_search_locations) or ()
         libraries = [*site.getsitepackages(), site.getusersitepackages()]
         standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
         self._roots: tuple[tuple[str, Origin], ...] = (
+            *((path + "/_examples/", "user") for path in folders),  # the programs of dstack demo
             *((path + "/", "ray") for path in ((ray and ray.submodule_search_locations) or ())),
             *((path + "/", "library") for path in libraries),
-            *(
-                (path + "/", "library") for path in ((own and own.submodule_search_locations) or ())
-            ),  # also in a checkout
+            *((path + "/", "library") for path in folders),  # also in a checkout
             *((path + "/", "stdlib") for path in standard),
         )
         self._of_files: dict[str, Origin] = {}

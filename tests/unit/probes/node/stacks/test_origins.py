@@ -2,9 +2,11 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
+import dstack
 from dstack.observed.processes import StartPhase
 from dstack.probes.node.stacks.origins import Origins, exit_function, shown_role, start_phase
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
@@ -14,6 +16,8 @@ from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFra
     ("file", "origin"),
     [
         (threading.__file__, "stdlib"),
+        (f"{Path(dstack.__file__).parent}/api.py", "library"),
+        (f"{Path(dstack.__file__).parent}/_examples/two_actors.py", "user"),
         ("<frozen importlib._bootstrap>", "stdlib"),
         ("/opt/other/lib/python3.10/concurrent/futures/_base.py", "stdlib"),
         ("/usr/lib64/python3.12/threading.py", "stdlib"),
