@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+from docs_hooks.pictures import fixed_age
 from dstack.files.sampled_file import PROFILES
 from dstack.files.snapshot_file import load
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshot_sources import Files, OpenedRecording
-from dstack.tui.views import bars
 from tests.browsers import chromium, open_page, use_dark_theme
 from tests.clusters.dstack_command import dstack
 from tests.examples.recorded import recorded
@@ -42,7 +41,6 @@ PAGE_WIDTHS = 1200, 500
 HIGHEST = 12_000
 GROWN_S = 0.5
 """How long boxes of flame graphs grow after they are drawn."""
-AGE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +138,7 @@ DRAWINGS: tuple[Callable[[Gallery, Path], None], ...] = draw_terminal, draw_page
 def main(folder: Path, word: str = "") -> None:
     """Draw all that is wanted."""
     folder.mkdir(parents=True, exist_ok=True)
-    fixed_age = mock.patch.object(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S)
-    with tempfile.TemporaryDirectory() as directory, fixed_age, chromium(Path(directory, "profile")) as browser:
+    with tempfile.TemporaryDirectory() as directory, fixed_age(), chromium(Path(directory, "profile")) as browser:
         for draw in DRAWINGS:
             draw(Gallery(folder, word, browser), Path(directory))
 

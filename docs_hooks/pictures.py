@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -130,10 +131,15 @@ def _stripped(svg: str) -> Iterator[str]:
     return (line.rstrip() for line in svg.splitlines())
 
 
+def fixed_age() -> AbstractContextManager[object]:
+    """Within it, all snapshots have the age of pictures."""
+    return mock.patch.object(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S)
+
+
 def main(names: list[str]) -> None:
     """Draw the pictures with one of these names, or all."""
     PICTURES.mkdir(exist_ok=True)
-    with mock.patch.object(bars, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S):
+    with fixed_age():
         for picture in PICTURES_OF:
             if not names or picture.name in names or picture.study in names:
                 asyncio.run(draw(picture))

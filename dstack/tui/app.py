@@ -88,8 +88,6 @@ STYLED = ("flame", "stacks", "timeline")
 PERIODS_S: tuple[int | None, ...] = (15, 60, None, 5)
 """The shortest periods of automatic snapshots, in the order in which ``a`` selects them; the first one is used."""
 POLL_EVERY_S = 3.0
-ANSWERS: dict[str, Any] = {"trouble": "", "remedy": "", "lost_at": None}
-"""The status while the cluster answers."""
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
 """So many snapshots of a running cluster are kept, with so many workers together, but at least two; of files all."""
 TICK_S = 1.0
@@ -314,11 +312,12 @@ class DstackApp(OutputApp):
             self.snapshots.pop()
         kept = KEPT_WORKERS // max(1, len(snapshot.analysed.snapshot.workers))
         self.snapshots = [*self.snapshots, snapshot][-min(KEPT_SNAPSHOTS, max(2, kept)) :]
+        self.status = self.status.answered()
         if self.status.is_frozen and self.shown is not None:
-            self._update(newer=snapshot.number - self.shown.number, last=snapshot.number, **ANSWERS)
+            self._update(newer=snapshot.number - self.shown.number, last=snapshot.number)
             return
         self.shown, self._answered_at = snapshot, time.time()
-        self._update(**ANSWERS)
+        self._update()
         self.view.offer(snapshot)
         self._update()
 
@@ -331,7 +330,8 @@ class DstackApp(OutputApp):
         self.activity.add(message.poll, message.at)
         self._answered_at = message.at
         if self.status.lost_at is not None:
-            self._update(**ANSWERS)
+            self.status = self.status.answered()
+            self._update()
 
     def on_poll_failed(self, message: PollFailed) -> None:
         """Show since when the cluster does not answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.text import Text
@@ -39,11 +39,11 @@ VERDICT_MARKS: dict[Verdict, str] = {
 class Status:
     """What the application is doing.
 
-    ``lost_at`` is when the cluster answered last, in Unix seconds, if it does not answer; else None.
-
     ``doing`` names the current step, empty if there is none. ``every_s`` is the period of automatic snapshots, None for
     none. ``newer`` counts the snapshots received since the views were frozen. ``trouble`` is why the last attempt
-    failed. ``last`` is the number of the newest snapshot if the shown one is one of several, as in a replay, else 0.
+    failed, and ``remedy`` what to do. ``lost_at`` is when the cluster answered last, in Unix seconds, if it does not
+    answer; else None. ``last`` is the number of the newest snapshot if the shown one is one of several, as in a
+    replay, else 0.
     """
 
     source: str = ""
@@ -56,6 +56,10 @@ class Status:
     is_playing: bool = False
     lost_at: float | None = None
     remedy: str = ""
+
+    def answered(self) -> Status:
+        """The status after an answer of the cluster."""
+        return replace(self, trouble="", remedy="", lost_at=None)
 
 
 class TopBar(Vertical):
@@ -70,8 +74,6 @@ class TopBar(Vertical):
     TopBar > #verdict { text-style: bold; }
     TopBar > #verdict.deadlock, TopBar > #verdict.hang { color: $text-error; }
     TopBar > #verdict.stalled { color: $text-warning; }
-    TopBar > #verdict.blocked { color: $text-primary; }
-    TopBar > #verdict.clear { color: $text-success; }
     TopBar > #coverage { color: $text-muted; }
     TopBar > #verdict.lost { color: $text-muted; text-style: none; }
     """
