@@ -121,15 +121,14 @@ def most_of_path_in_words(diagnosis: Diagnosis, path: CriticalPath | None) -> st
     return f"{100 * parts[function]:.0f} % {function}, of the critical path {whose}{short_duration(path.step_s)}"
 
 
-def best_change_in_words(diagnosis: Diagnosis, timeline: Timeline | None, path: CriticalPath | None) -> str:
+def best_change_in_words(diagnosis: Diagnosis, what_if: WhatIf | None) -> str:
     """``2 actors of Reward instead of 1: 1.7 s instead of 2.7 s, by a simulation of this run.``; or empty.
 
     A change of actors or resources comes before one of code, as it is easier to make.
     """
-    if timeline is None or path is None or diagnosis.verdict != "running":
+    if what_if is None or diagnosis.verdict != "running":
         return ""
-    what_if = WhatIf(timeline.run, path)
-    proposals = sorted(what_if.proposals(), key=lambda one: any(isinstance(change, Faster) for change in one.changes))
+    proposals = sorted(what_if.proposals, key=lambda one: any(isinstance(change, Faster) for change in one.changes))
     lines = [_prediction_in_words(one.changes, one, what_if) for one in proposals[:1]]
     return f"{lines[0]}, by a simulation of this run." if lines else ""
 
@@ -140,7 +139,7 @@ def predictions_in_words(what_if: WhatIf, asked: Sequence[Sequence[Change]] = ()
         if asked:
             yield _not_trusted(what_if)
         return
-    proposals = [] if asked else what_if.proposals()
+    proposals = [] if asked else what_if.proposals
     made = [(changes, what_if.predict(changes)) for changes in asked] or [(one.changes, one) for one in proposals]
     if made:
         yield f"{PREDICTED}:"

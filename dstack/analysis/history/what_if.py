@@ -75,6 +75,7 @@ class WhatIf:
             return None
         return Prediction(tuple(changes), self.recorded_s * seconds / self.simulated_s)
 
+    @cached_property
     def proposals(self) -> list[Prediction]:
         """The changes that help the most, the best one first."""
         if not self.is_trusted:

@@ -70,7 +70,7 @@ def section(data: ReportData) -> Section | None:
     diagnosis = data.analysed.diagnosis
     dumped = [step_of_dumps(diagnosis.dumped)] if diagnosis.dumped else []
     beside = (*dumped, *diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
-    change = best_change_in_words(diagnosis, data.timeline, data.critical_path)
+    change = best_change_in_words(diagnosis, data.what_if)
     if not diagnosis.findings and not beside and not data.analysed.starving and not change:
         return None
     drawn = [_drawn(data.analysed, finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dstack.analysis.history.critical_path import CriticalPath
+from dstack.analysis.history.what_if import WhatIf
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
@@ -120,6 +121,12 @@ class ReportData:
     def critical_path(self) -> CriticalPath | None:
         """The critical path that is shown."""
         return shown_path(self.analysed.diagnosis, self.timeline)
+
+    @cached_property
+    def what_if(self) -> WhatIf | None:
+        """What changes would give, by a simulation of the run with this path."""
+        timeline, path = self.timeline, self.critical_path
+        return WhatIf(timeline.run, path) if timeline and path else None
 
     @property
     def profile(self) -> Profile | None:

@@ -234,15 +234,15 @@ def section(data: ReportData) -> Section | None:
         path_title=critical_path_text.path_title(path) if path else "",
         path_columns=critical_path_text.COLUMNS,
         path_rows=critical_path_text.path_rows(path) if path else (),
-        path_lines=_path_lines(timeline, path) if path else (),
+        path_lines=_path_lines(path, data.what_if) if path and data.what_if else (),
     )
     return Section(KEY, "Timeline", body, script="gantt.js")
 
 
-def _path_lines(timeline: Timeline, path: CriticalPath) -> list[str]:
+def _path_lines(path: CriticalPath, what_if: WhatIf) -> list[str]:
     """Lines about its iterations and about changes."""
     longest = critical_path_text.longest_in_words(path)
-    return [*filter(None, (longest,)), *critical_path_text.predictions_in_words(WhatIf(timeline.run, path))]
+    return [*filter(None, (longest,)), *critical_path_text.predictions_in_words(what_if)]
 
 
 def _ended_at(timeline: Timeline) -> float:

@@ -111,11 +111,11 @@ def test_the_fixes_of_the_case_studies(name: str, change: str, measured_s: float
     ],
 )
 def test_proposals(name: str, expected: Sequence[Change]) -> None:
-    assert [one.changes[0] for one in what_if_in(name).proposals()] == expected
+    assert [one.changes[0] for one in what_if_in(name).proposals] == expected
 
 
 def test_a_task_that_is_pinned_to_a_node_is_proposed_without_its_place() -> None:
-    found = [one.changes[0] for one in what_if_in("document-pipeline-ray-2.60").proposals()]
+    found = [one.changes[0] for one in what_if_in("document-pipeline-ray-2.60").proposals]
 
     assert Without("analyse", "site_a") in found
     assert ResourceTotal("GPU", 4.0) in found
@@ -191,4 +191,4 @@ def test_nothing_is_predicted_if_the_simulation_differs_from_the_run() -> None:
 
     assert not what_if.is_trusted
     assert what_if.predict([Faster("Reward.score", 2.0)]) is None
-    assert what_if.proposals() == []
+    assert what_if.proposals == []
